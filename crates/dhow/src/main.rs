@@ -1,0 +1,2 @@
+//! The `dhow` binary.
+fn main() {}

@@ -126,3 +126,15 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
         Ok((A::decode(r)?, B::decode(r)?))
     }
 }
+
+impl<T: Encode> Encode for Box<T> {
+    fn encode(&self, w: &mut Writer) {
+        (**self).encode(w);
+    }
+}
+
+impl<T: Decode> Decode for Box<T> {
+    fn decode(r: &mut Reader) -> Result<Self> {
+        T::decode(r).map(Box::new)
+    }
+}

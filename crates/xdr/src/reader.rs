@@ -87,11 +87,7 @@ impl Reader {
     /// Fixed-length opaque data into an array.
     pub fn fixed_array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let end = self.end_of(N)?;
-        let data = self
-            .buf
-            .get(self.pos..)
-            .and_then(|b| b.first_chunk::<N>())
-            .ok_or(Error::Eof)?;
+        let data = self.buf.get(self.pos..).and_then(|b| b.first_chunk::<N>()).ok_or(Error::Eof)?;
         let data = *data;
         self.pos = end;
         Ok(data)
@@ -121,15 +117,12 @@ impl Reader {
 
     /// A variable-length array of at most `max` elements, each read by `f`.
     ///
-    /// Room is reserved for the number of elements the remaining bytes can hold (at least four bytes each), never for
-    /// the number the sender claims.
-    pub fn array<T>(
-        &mut self,
-        max: usize,
-        mut f: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    /// Room is reserved for the number of elements the remaining bytes can hold (at least four bytes each) and for
+    /// 64 KiB at first, never for the number the sender claims.
+    pub fn array<T>(&mut self, max: usize, mut f: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let len = self.len_prefix("array", max)?;
-        let mut out = Vec::with_capacity(len.min(self.remaining() / 4));
+        let first = 0x1_0000 / size_of::<T>().max(1);
+        let mut out = Vec::with_capacity(len.min(self.remaining() / 4).min(first));
         for _ in 0..len {
             out.push(f(self)?);
         }
@@ -140,22 +133,14 @@ impl Reader {
     pub fn len_prefix(&mut self, what: &'static str, max: usize) -> Result<usize> {
         let len = self.u32()?;
         if len as usize > max {
-            return Err(Error::TooLong {
-                what,
-                len,
-                limit: max,
-            });
+            return Err(Error::TooLong { what, len, limit: max });
         }
         Ok(len as usize)
     }
 
     /// Optional data (RFC 4506 section 4.19).
     pub fn optional<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
-        if self.bool()? {
-            f(self).map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.bool()? { f(self).map(Some) } else { Ok(None) }
     }
 
     /// A reader over exactly the next `len` bytes, which this reader moves past (with their padding).

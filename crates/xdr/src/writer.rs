@@ -43,10 +43,7 @@ impl Writer {
 
     /// An empty message with room for `capacity` bytes of small values.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self {
-            small: BytesMut::with_capacity(capacity),
-            ..Self::default()
-        }
+        Self { small: BytesMut::with_capacity(capacity), ..Self::default() }
     }
 
     /// Bytes written so far, payloads included.
@@ -143,8 +140,7 @@ impl Writer {
         let base = self.small.len();
         self.small.put_slice(&other.small);
         self.ref_bytes += other.ref_bytes;
-        self.refs
-            .extend(other.refs.into_iter().map(|(at, data)| (base + at, data)));
+        self.refs.extend(other.refs.into_iter().map(|(at, data)| (base + at, data)));
     }
 
     /// An array: the count, then each element by `f`.
@@ -165,11 +161,7 @@ impl Writer {
 
     /// The present end of the message.
     pub fn mark(&self) -> Mark {
-        Mark {
-            small: self.small.len(),
-            refs: self.refs.len(),
-            ref_bytes: self.ref_bytes,
-        }
+        Mark { small: self.small.len(), refs: self.refs.len(), ref_bytes: self.ref_bytes }
     }
 
     /// Appends a zero to be overwritten later by [`Writer::patch_u32`] (a count, a status, a length).
@@ -181,11 +173,7 @@ impl Writer {
 
     /// Overwrites the four small bytes at `mark`. Returns false, changing nothing, when they were rolled back.
     pub fn patch_u32(&mut self, mark: Mark, v: u32) -> bool {
-        match self
-            .small
-            .get_mut(mark.small..)
-            .and_then(|b| b.first_chunk_mut::<4>())
-        {
+        match self.small.get_mut(mark.small..).and_then(|b| b.first_chunk_mut::<4>()) {
             Some(place) => {
                 *place = v.to_be_bytes();
                 true

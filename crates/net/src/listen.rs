@@ -1,0 +1,179 @@
+//! Listening and connecting over TCP.
+
+use crate::NetShared;
+use crate::metrics::add;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How to listen.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Connections that may be open at once over all listeners that share the [`Semaphore`] made of it.
+    pub max_connections: usize,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// An IPv6 listener takes IPv6 only; otherwise `[::]` takes IPv4 too, where the system allows.
+    pub v6_only: bool,
+}
+
+impl Default for ListenOptions {
+    /// 4096 connections, a backlog of 1024, IPv6 apart from IPv4.
+    fn default() -> Self {
+        Self { max_connections: 4096, backlog: 1024, v6_only: true }
+    }
+}
+
+/// A TCP listener with a limit of connections.
+#[derive(Debug)]
+pub struct Listener {
+    inner: TcpListener,
+    limit: Arc<Semaphore>,
+    shared: Arc<NetShared>,
+}
+
+impl Listener {
+    /// Binds `addr` (port 0: any free one, see [`Listener::local_addr`]), with SO_REUSEADDR. Listeners that are to
+    /// share a limit of connections get the same `limit`.
+    ///
+    /// # Errors
+    /// What the system says: address in use, not there, not permitted.
+    pub fn bind(
+        addr: SocketAddr,
+        options: &ListenOptions,
+        limit: Arc<Semaphore>,
+        shared: Arc<NetShared>,
+    ) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(options.v6_only)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+        Ok(Self { inner: TcpListener::from_std(socket.into())?, limit, shared })
+    }
+
+    /// The address bound, with the port that was chosen.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    /// The next connection, tuned ([`tune`]), with a permit to be kept for as long as it lives. At the limit a new
+    /// connection is closed at once and counted: a client that retries is better off than one that hangs.
+    ///
+    /// # Errors
+    /// Those that do not concern a single connection; out of descriptors is retried after a pause.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        loop {
+            let (stream, peer) = match self.inner.accept().await {
+                Ok(got) => got,
+                Err(e) if is_transient(&e) => {
+                    tracing::warn!(error = %e, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            let Ok(permit) = Arc::clone(&self.limit).try_acquire_owned() else {
+                add(&self.shared.metrics.refused, 1);
+                tracing::debug!(%peer, "connection limit reached");
+                continue;
+            };
+            if let Err(e) = tune(&stream) {
+                tracing::debug!(%peer, error = %e, "cannot set socket options");
+            }
+            return Ok((stream, peer, permit));
+        }
+    }
+}
+
+/// Errors of accept(2) that pass: the connection was reset while it waited, or descriptors or memory ran out.
+fn is_transient(e: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, OutOfMemory};
+    // EMFILE, ENFILE and ENOBUFS have no kind of their own; ENETDOWN and the like come from the pending connection.
+    matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted | OutOfMemory)
+        || matches!(e.raw_os_error(), Some(23 | 24 | 105 | 100 | 71 | 113 | 101))
+}
+
+/// What every NFS connection wants: no delay (requests are small and latency counts), and keepalive, so that a peer
+/// that vanished is noticed within about two minutes.
+///
+/// # Errors
+/// What the system says.
+pub fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let alive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&alive.with_retries(4))?;
+    // Keepalive does not run while data is unacknowledged: this bounds that case.
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(120)))
+}
+
+/// Whether a peer uses a reserved port, below 1024 (the `secure` export option: only root of the client's machine can
+/// bind one, for what that is worth).
+pub fn is_reserved_port(peer: SocketAddr) -> bool {
+    peer.port() != 0 && peer.port() < 1024
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Longest wait for the connection.
+    pub timeout: Duration,
+    /// Bind a reserved port (665 to 1023) for servers that ask for one; falls back to any port without privilege.
+    pub reserved_port: bool,
+}
+
+impl Default for ConnectOptions {
+    /// 10 s, any port.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(10), reserved_port: false }
+    }
+}
+
+/// Connects over TCP and tunes the socket ([`tune`]).
+///
+/// # Errors
+/// What the system says, or `TimedOut`.
+pub async fn connect(addr: SocketAddr, options: &ConnectOptions) -> io::Result<TcpStream> {
+    let stream = tokio::time::timeout(options.timeout, async {
+        if options.reserved_port
+            && let Some(stream) = connect_reserved(addr).await?
+        {
+            return Ok(stream);
+        }
+        TcpStream::connect(addr).await
+    });
+    let stream = stream.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    tune(&stream)?;
+    Ok(stream)
+}
+
+/// Tries reserved ports from the top; `None` when the system lets us have none.
+async fn connect_reserved(addr: SocketAddr) -> io::Result<Option<TcpStream>> {
+    let any: IpAddr = if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    for port in (665..1024).rev() {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        match socket.bind(SocketAddr::new(any, port)) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+            Err(_) => continue,
+        }
+        match socket.connect(addr).await {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(None)
+}

@@ -47,6 +47,33 @@ pub fn path_beneath(dir: impl AsFd, name: &[u8], crossing: Crossing) -> Result<O
     beneath(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0, crossing)
 }
 
+/// As [`path_beneath`], but only if the kernel can answer from memory (`RESOLVE_CACHED`, Linux 5.12).
+///
+/// # Errors
+/// `EAGAIN` if it would have to wait, or cannot tell; else as [`beneath`].
+pub fn path_beneath_cached(dir: impl AsFd, name: &[u8], crossing: Crossing) -> Result<OwnedFd> {
+    let mut resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+    if crossing == Crossing::Refused {
+        resolve |= ResolveFlags::NO_XDEV;
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat2(dir, name, flags, Mode::empty(), resolve) {
+        // An older kernel does not know the flag.
+        Err(Errno::INVAL) => Err(Errno::AGAIN),
+        other => other,
+    }
+}
+
+/// Holds the parent of a directory, going up over mount points. Of `/` it is `/` itself.
+///
+/// # Errors
+/// `ENOTDIR`; `EACCES` without search permission.
+pub fn parent(dir: impl AsFd) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, c"..", flags, Mode::empty())
+}
+
 /// The directory `/proc/self/fd`, held open: it keeps working after chroot and under another identity.
 pub(crate) fn proc_fds() -> Result<BorrowedFd<'static>> {
     static DIR: OnceLock<OwnedFd> = OnceLock::new();
@@ -281,6 +308,19 @@ mod tests {
             assert_eq!(open(b"a\0b").unwrap_err(), Errno::INVAL);
             let link = path_beneath(&inner, b"rel", Crossing::Refused).unwrap();
             assert_eq!(stat(&link).unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
+        }
+    }
+
+    #[test]
+    fn cached_lookups_and_parents() {
+        for dir in TestDir::each() {
+            fs::create_dir(dir.join("d")).unwrap();
+            let held = dir.o_path("d");
+            match path_beneath_cached(dir.fd(), b"d", Crossing::Refused) {
+                Ok(fd) => assert_eq!(stat(fd).unwrap().ino, stat(&held).unwrap().ino),
+                Err(e) => assert_eq!(e, Errno::AGAIN),
+            }
+            assert_eq!(stat(parent(&held).unwrap()).unwrap().ino, stat(dir.fd()).unwrap().ino);
         }
     }
 

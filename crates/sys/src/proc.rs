@@ -38,6 +38,8 @@ pub fn raise_nofile_limit(wanted: u64) -> u64 {
 /// Classes of I/O priority (`ioprio_set(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoPriority {
+    /// What the scheduler makes of the thread's nice value: the state of a thread that never asked.
+    Default,
     /// Only when nobody else wants the disk.
     Idle,
     /// The ordinary class, at a level from 0 (high) to 7 (low).
@@ -55,6 +57,7 @@ const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 /// `EINVAL` for a level over 7.
 pub fn set_io_priority(priority: IoPriority) -> Result<()> {
     let value = match priority {
+        IoPriority::Default => 0,
         IoPriority::Idle => IOPRIO_CLASS_IDLE << IOPRIO_CLASS_SHIFT,
         IoPriority::BestEffort(level) if level > 7 => return Err(Errno::INVAL),
         IoPriority::BestEffort(level) => IOPRIO_CLASS_BE << IOPRIO_CLASS_SHIFT | u32::from(level),
@@ -135,6 +138,7 @@ mod tests {
             // SAFETY: numbers only.
             let got = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
             assert_eq!(got as u32 >> IOPRIO_CLASS_SHIFT, IOPRIO_CLASS_IDLE);
+            set_io_priority(IoPriority::Default).unwrap();
             assert_eq!(set_io_priority(IoPriority::BestEffort(8)).unwrap_err(), Errno::INVAL);
         })
         .join()

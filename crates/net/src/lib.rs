@@ -23,7 +23,6 @@ mod budget;
 mod conn;
 mod listen;
 mod metrics;
-mod pool;
 mod reader;
 mod writer;
 
@@ -31,17 +30,20 @@ pub use budget::{Budget, Charge};
 pub use conn::{CallError, CallHandler, CloseReason, Connection, Driver, NoCalls, PendingCall};
 pub use listen::{ConnectOptions, ListenOptions, Listener, connect, is_reserved_port, tune};
 pub use metrics::NetMetrics;
-pub use pool::{BufPool, PAGE, PooledBuf};
 pub use reader::{PayloadFinder, ReadError, Record, RecordReader};
 
+use dhow_sys::pool::AlignedPool;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Alignment of payloads in bytes.
+pub const PAGE: usize = 4096;
 
 /// What all connections of a process (or of a server) share.
 #[derive(Debug)]
 pub struct NetShared {
     /// Page-aligned receive buffers.
-    pub pool: BufPool,
+    pub pool: AlignedPool,
     /// Bytes of received records that may be held at once, over all connections.
     pub budget: Budget,
     /// Counters.
@@ -52,7 +54,7 @@ impl NetShared {
     /// With `budget_bytes` for received records and up to `pool_bytes` of unused buffers kept.
     pub fn new(budget_bytes: usize, pool_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
-            pool: BufPool::new(pool_bytes),
+            pool: AlignedPool::new(pool_bytes),
             budget: Budget::new(budget_bytes),
             metrics: NetMetrics::default(),
         })
@@ -62,7 +64,7 @@ impl NetShared {
 impl Default for NetShared {
     /// 256 MiB of records, 64 MiB of unused buffers.
     fn default() -> Self {
-        Self { pool: BufPool::new(64 << 20), budget: Budget::new(256 << 20), metrics: NetMetrics::default() }
+        Self { pool: AlignedPool::new(64 << 20), budget: Budget::new(256 << 20), metrics: NetMetrics::default() }
     }
 }
 

@@ -145,8 +145,8 @@ impl<R: AsyncRead + Unpin> RecordReader<R> {
             _ => 0,
         };
         let charge = self.charge(len).await;
-        let mut own = self.shared.pool.get(shift + len);
-        let place = own.as_mut().get_mut(shift..).unwrap_or_default();
+        let mut own = self.shared.pool.take(shift + len);
+        let place = own.get_mut(shift..).unwrap_or_default();
         let (start, mut rest) = place.split_at_mut_checked(have).ok_or(ReadError::Truncated)?;
         self.buf.copy_to_slice(start);
         let io = &mut self.io;
@@ -160,7 +160,7 @@ impl<R: AsyncRead + Unpin> RecordReader<R> {
             Ok(())
         };
         tokio::time::timeout_at(deadline, receive).await.map_err(|_| ReadError::PartialTimeout)??;
-        Ok(Record { bytes: Bytes::from_owner(own).slice(shift..shift + len), charge })
+        Ok(Record { bytes: own.freeze(shift..shift + len), charge })
     }
 
     /// A record of several fragments: rare, so copied together. Charged with the largest size from the start, since

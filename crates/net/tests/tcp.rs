@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used)]
+
 //! Over the loopback: listeners of both families, the connection limit, socket options.
 
 use dhow_net::{ConnOptions, ConnectOptions, Connection, ListenOptions, Listener, NetShared, NoCalls, connect};

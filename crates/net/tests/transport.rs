@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 //! Records over an in-memory stream: framing, alignment, limits, order, back-pressure, closing.
 
 use bytes::Bytes;

@@ -1,1 +1,34 @@
-//! Placeholder, filled in by the commits that follow.
+//! Copies of files and of trees of files over an [`Endpoint`]: a server's export, or local files.
+//!
+//! | Module | What is in it |
+//! |---|---|
+//! | `endpoint` | the [`Endpoint`] trait, what it opens ([`Source`]) and makes ([`Sink`]) |
+//! | `local`, `nfs` | the two endpoints |
+//! | `file` | one file: method, temporary name, durability |
+//! | `pipeline` | bytes through this process |
+//! | `tree` | trees: many files in flight |
+//! | `progress` | events, and how to stop |
+//!
+//! Nothing here prints. A new file is written under a temporary name (`.name.dhow-XXXXXXXX`) in the directory where
+//! it will be and renamed when it is complete, so that its final name never leads to half a file; on failure, or when
+//! the caller stops the copy, the temporary name is removed.
+
+mod endpoint;
+mod error;
+mod file;
+mod local;
+mod nfs;
+mod pipeline;
+mod progress;
+mod temp;
+mod tree;
+
+pub use endpoint::{
+    Calls, Endpoint, Entry, Kind, Meta, Method, Moved, Offload, Pages, SetMeta, Sink, Source, Synced, Time,
+};
+pub use error::{Error, ErrorKind, Result};
+pub use file::{Choice, FileReport, Known, Options, Sync, calls_of, copy_file};
+pub use local::{Local, umask};
+pub use pipeline::{WINDOW, drain, fill};
+pub use progress::{Cancel, Event, Progress, Stop};
+pub use tree::{TreeOptions, TreeReport, copy_tree};

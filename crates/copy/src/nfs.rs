@@ -1,0 +1,1 @@
+//! An NFS export, through the client library.

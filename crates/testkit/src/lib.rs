@@ -1,1 +1,11 @@
-//! Placeholder, filled in by the commits that follow.
+//! Helpers for tests and benches: a backend in memory and one that fails on demand, the suite that every backend
+//! passes, a raw client for odd and hostile calls, and a link with latency.
+
+// The crate is for tests only: a broken invariant ends the test that broke it.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+pub mod fault;
+pub mod memfs;
+
+pub use fault::Fault;
+pub use memfs::MemFs;

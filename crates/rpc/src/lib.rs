@@ -4,6 +4,7 @@
 //! Nothing here reads a socket or a clock; bytes and time come in as parameters.
 
 pub mod auth;
+pub mod drc;
 
 pub mod message;
 pub mod record;

@@ -4,6 +4,7 @@
 // The crate is for tests only: a broken invariant ends the test that broke it.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+pub mod conformance;
 pub mod fault;
 pub mod memfs;
 

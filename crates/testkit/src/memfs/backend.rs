@@ -276,8 +276,8 @@ impl Backend for MemFs {
         }
         self.room_for_object(&tree)?;
         let now = self.now(&mut tree);
-        let ((ino, applied), change) =
-            self.around(&mut tree, dir, |tree| tree.add(dir, name, FileKind::Regular, &how.set, 0o600, &cx.cred, now))?;
+        let ((ino, applied), change) = self
+            .around(&mut tree, dir, |tree| tree.add(dir, name, (FileKind::Regular, 0o600), &how.set, &cx.cred, now))?;
         tree.get_mut(ino)?.verifier = how.verifier;
         let open = self.opened(&mut tree, ino, OpenAccess { read: true, write: true })?;
         Ok(Created { node: self.node(&tree, ino)?, open, change, fresh: true, applied })
@@ -308,7 +308,7 @@ impl Backend for MemFs {
         self.room_for_object(&tree)?;
         let now = self.now(&mut tree);
         let ((ino, applied), change) =
-            self.around(&mut tree, dir, |tree| tree.add(dir, name, kind, set, mode, &cx.cred, now))?;
+            self.around(&mut tree, dir, |tree| tree.add(dir, name, (kind, mode), set, &cx.cred, now))?;
         let inode = tree.get_mut(ino)?;
         match what {
             Make::Symlink(target) => (inode.target, inode.mode) = (target.clone(), 0o777),
@@ -560,7 +560,8 @@ impl Backend for MemFs {
         let src_end = offset.checked_add(len).filter(|&e| e <= from.size).ok_or(ErrorKind::Invalid)?;
         let dst_end = dst_offset.checked_add(len).ok_or(ErrorKind::Invalid)?;
         let to_end = src_end == from.size && dst_end >= tree.get(ino)?.data.size;
-        if offset % BLOCK != 0 || dst_offset % BLOCK != 0 || (len % BLOCK != 0 && !to_end) {
+        let aligned = |n: u64| n.is_multiple_of(BLOCK);
+        if !aligned(offset) || !aligned(dst_offset) || !(aligned(len) || to_end) {
             return Err(ErrorKind::Invalid.into());
         }
         if self.ino_of(&source)? == ino && offset < dst_end && dst_offset < src_end {

@@ -302,3 +302,91 @@ impl Clock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dhow_vfs::{Backend, CreateHow, Cx, ErrorKind, IoRef, Name, OpenFile, SetAttr, Stability};
+
+    async fn create(fs: &MemFs, name: &'static str) -> (Handle, OpenFile) {
+        let root = fs.root(&Cx::root()).await.unwrap().handle;
+        let name = Name::new(Bytes::from_static(name.as_bytes())).unwrap();
+        let made = fs.create(&Cx::root(), &root, &name, &CreateHow::default()).await.unwrap();
+        (made.node.handle, made.open)
+    }
+
+    async fn write(fs: &MemFs, h: &Handle, at: u64, data: &'static [u8], how: Stability) -> WriteVerifier {
+        let io = IoRef { handle: h, open: None };
+        fs.write(&Cx::root(), io, at, Bytes::from_static(data), how).await.unwrap().verifier
+    }
+
+    #[tokio::test]
+    async fn a_crash_loses_what_was_not_committed_and_tells_by_the_verifier() {
+        let fs = MemFs::new();
+        let (h, _open) = create(&fs, "f").await;
+        let io = IoRef { handle: &h, open: None };
+        let first = write(&fs, &h, 0, b"stable", Stability::FileSync).await;
+        assert_eq!(write(&fs, &h, 0, b"CHANGE and more", Stability::Unstable).await, first);
+        fs.crash();
+        assert_eq!(fs.content_of("f").unwrap(), "stable");
+        let second = write(&fs, &h, 0, b"again", Stability::Unstable).await;
+        assert_ne!(second, first);
+        fs.commit(&Cx::root(), io, 0, 0).await.unwrap();
+        fs.crash();
+        assert_eq!(fs.content_of("f").unwrap(), "againe");
+        let size = SetAttr { size: Some(2), ..SetAttr::default() };
+        fs.setattr(&Cx::root(), &h, None, &size).await.unwrap();
+        fs.crash();
+        assert_eq!(fs.content_of("f").unwrap(), "ag", "a SETATTR is stable when it is answered");
+    }
+
+    #[tokio::test]
+    async fn a_crash_ends_files_without_names_and_unlogged_names() {
+        let fs = MemFs::with(Options { metadata_sync: false, ..Options::default() });
+        let (kept, _open) = create(&fs, "kept").await;
+        write(&fs, &kept, 0, b"x", Stability::FileSync).await;
+        let (lost, _open2) = create(&fs, "lost").await;
+        fs.crash();
+        assert!(fs.handle_of("kept").is_some() && fs.handle_of("lost").is_none());
+        assert_eq!(fs.getattr(&Cx::root(), &lost).await.unwrap_err().kind(), ErrorKind::Stale);
+        assert_eq!(fs.getattr(&Cx::root(), &kept).await.unwrap().nlink, 1);
+    }
+
+    #[tokio::test]
+    async fn a_failed_commit_changes_the_verifier_and_makes_nothing_stable() {
+        let fs = MemFs::new();
+        let (h, open) = create(&fs, "f").await;
+        let io = IoRef { handle: &h, open: Some(&open) };
+        let before = write(&fs, &h, 0, b"data", Stability::Unstable).await;
+        fs.fail_syncs(1);
+        assert_eq!(fs.commit(&Cx::root(), io, 0, 0).await.unwrap_err().kind(), ErrorKind::Io);
+        assert_ne!(fs.write_verifier(), before);
+        fs.crash();
+        assert_eq!(fs.content_of("f").unwrap(), "");
+        assert_eq!(fs.open_count(), 1);
+        fs.close(open).await;
+        assert_eq!(fs.open_count(), 0);
+    }
+
+    #[tokio::test]
+    async fn space_runs_out_and_comes_back() {
+        let fs = MemFs::with(Options { max_bytes: 3 * BLOCK, max_files: 3, ..Options::default() });
+        let (h, open) = create(&fs, "f").await;
+        let io = IoRef { handle: &h, open: Some(&open) };
+        let big = Bytes::from(vec![1; 4 * BLOCK as usize]);
+        let kind = |r: dhow_vfs::Result<dhow_vfs::Written>| r.unwrap_err().kind();
+        assert_eq!(kind(fs.write(&Cx::root(), io, 0, big.clone(), Stability::Unstable).await), ErrorKind::NoSpace);
+        fs.write(&Cx::root(), io, 0, big.slice(..3 * BLOCK as usize), Stability::Unstable).await.unwrap();
+        assert_eq!(fs.statfs(&Cx::root(), &h).await.unwrap().free, 0);
+        fs.write(&Cx::root(), io, 1, big.slice(..10), Stability::Unstable).await.expect("overwriting needs no room");
+        let root = fs.root(&Cx::root()).await.unwrap().handle;
+        let name = |n: &'static str| Name::new(Bytes::from_static(n.as_bytes())).unwrap();
+        create(&fs, "g").await;
+        let full = fs.create(&Cx::root(), &root, &name("h"), &CreateHow::default()).await;
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::NoSpace);
+        fs.remove(&Cx::root(), &root, &name("f")).await.unwrap();
+        assert_eq!(fs.statfs(&Cx::root(), &root).await.unwrap().free, 0, "still open");
+        fs.close(open).await;
+        assert_eq!(fs.statfs(&Cx::root(), &root).await.unwrap().free, 3 * BLOCK);
+    }
+}

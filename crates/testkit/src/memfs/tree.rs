@@ -217,9 +217,8 @@ impl Tree {
         &mut self,
         dir: u64,
         name: &Name,
-        kind: FileKind,
+        (kind, default_mode): (FileKind, u32),
         set: &SetAttr,
-        default_mode: u32,
         cred: &Cred,
         now: Time,
     ) -> Result<(u64, SetAttr)> {

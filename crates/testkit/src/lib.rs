@@ -6,7 +6,10 @@
 
 pub mod conformance;
 pub mod fault;
+pub mod link;
 pub mod memfs;
+pub mod wire;
 
 pub use fault::Fault;
+pub use link::{LinkControl, LinkEnd, LinkOptions, link};
 pub use memfs::MemFs;

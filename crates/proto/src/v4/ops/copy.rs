@@ -102,6 +102,11 @@ xdr_struct! {
     }
 }
 
+impl CopyRequirements {
+    /// Neither.
+    pub const NONE: Self = Self { consecutive: false, synchronous: false };
+}
+
 /// Result of COPY.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyRes {
@@ -109,7 +114,7 @@ pub enum CopyRes {
     Ok(CopyOk),
     /// [`Status::OFFLOAD_NO_REQS`]: these requirements could be met.
     NoReqs(CopyRequirements),
-    /// Any other status.
+    /// Any other status; OFFLOAD_NO_REQS here is sent with [`CopyRequirements::NONE`].
     Err(Status),
 }
 
@@ -134,6 +139,7 @@ impl OpRes for CopyRes {
         match self {
             Self::Ok(ok) => ok.encode(w),
             Self::NoReqs(requirements) => requirements.encode(w),
+            Self::Err(Status::OFFLOAD_NO_REQS) => CopyRequirements::NONE.encode(w),
             Self::Err(_) => {}
         }
     }

@@ -1,8 +1,9 @@
 //! Byte-range locks.
 
+use bytes::Bytes;
 use dhow_xdr::{Decode, Encode, Reader, Result, Writer, xdr_struct};
 
-use crate::v4::{LockType, OpRes, StateOwner, Stateid, Status};
+use crate::v4::{ClientId, LockType, OpRes, StateOwner, Stateid, Status, TO_EOF};
 
 xdr_struct! {
     /// First lock of a lock-owner in a file (`open_to_lock_owner4`).
@@ -118,6 +119,16 @@ impl Decode for Locker {
     }
 }
 
+impl LockDenied {
+    /// Stands for a conflict nobody can describe: the whole file, an owner without a name.
+    const UNKNOWN: Self = Self {
+        offset: 0,
+        length: TO_EOF,
+        lock_type: LockType::WRITE,
+        owner: StateOwner { client: ClientId(0), owner: Bytes::new() },
+    };
+}
+
 /// Result of LOCK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockRes {
@@ -125,7 +136,7 @@ pub enum LockRes {
     Ok(Stateid),
     /// [`Status::DENIED`].
     Denied(LockDenied),
-    /// Any other status.
+    /// Any other status; DENIED here is sent as a conflict nobody can describe.
     Err(Status),
 }
 
@@ -136,7 +147,7 @@ pub enum LocktRes {
     Ok,
     /// [`Status::DENIED`].
     Denied(LockDenied),
-    /// Any other status.
+    /// Any other status; DENIED here is sent as a conflict nobody can describe.
     Err(Status),
 }
 
@@ -150,7 +161,10 @@ impl OpRes for LockRes {
     }
 
     fn error(status: Status) -> Self {
-        Self::Err(status)
+        match status {
+            Status::DENIED => Self::Denied(LockDenied::UNKNOWN),
+            status => Self::Err(status),
+        }
     }
 
     fn encode_res(&self, w: &mut Writer) {
@@ -158,6 +172,7 @@ impl OpRes for LockRes {
         match self {
             Self::Ok(stateid) => stateid.encode(w),
             Self::Denied(denied) => denied.encode(w),
+            Self::Err(Status::DENIED) => LockDenied::UNKNOWN.encode(w),
             Self::Err(_) => {}
         }
     }
@@ -181,13 +196,18 @@ impl OpRes for LocktRes {
     }
 
     fn error(status: Status) -> Self {
-        Self::Err(status)
+        match status {
+            Status::DENIED => Self::Denied(LockDenied::UNKNOWN),
+            status => Self::Err(status),
+        }
     }
 
     fn encode_res(&self, w: &mut Writer) {
         self.status().encode(w);
-        if let Self::Denied(denied) = self {
-            denied.encode(w);
+        match self {
+            Self::Denied(denied) => denied.encode(w),
+            Self::Err(Status::DENIED) => LockDenied::UNKNOWN.encode(w),
+            Self::Ok | Self::Err(_) => {}
         }
     }
 

@@ -31,11 +31,11 @@ check() {
     return 0
 }
 
-# must_fail ERROR COMMAND...: the command fails, and says so.
+# must_fail ERROR[|ERROR] COMMAND...: the command fails, and says so.
 must_fail() {
     local want=$1 text; shift
     if text=$(LC_ALL=C "$@" 2>&1); then echo "succeeded: $*"; return 1; fi
-    case $text in *"$want"*) ;; *) echo "wanted '$want', got: $text"; return 1 ;; esac
+    grep -qE -- "$want" <<<"$text" || { echo "wanted '$want', got: $text"; return 1; }
 }
 # same WANTED GOT [WHAT]
 same() { [ "$1" = "$2" ] || { echo "${3:-value}: wanted '$1', got '$2'"; return 1; }; }

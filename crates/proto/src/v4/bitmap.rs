@@ -8,7 +8,7 @@ const WORDS: usize = 8;
 /// Most words accepted from the wire, when all beyond [`WORDS`] are zero.
 const MAX_WIRE_WORDS: usize = 64;
 
-/// A set of numbers from 0 to 255 (`bitmap4`, RFC 8881 section 3.3.7).
+/// A set of numbers from 0 to 255 (`bitmap4`, RFC 8881 section 3.2).
 ///
 /// Encodes without trailing zero words. Decodes up to 64 words, of which those beyond the eighth must be zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -333,7 +333,7 @@ small_struct! {
         mask: u32,
     }
 
-    /// A mode to be restricted by a umask (`mode_umask4`, RFC 8275 section 4).
+    /// A mode to be restricted by a umask (`mode_umask4`, RFC 8275 section 5).
     ModeUmask {
         /// Mode before the umask.
         mode: u32,
@@ -437,7 +437,7 @@ impl DecodeMax for ByteStrings {
     }
 }
 
-/// Where a server is (`netloc4`, RFC 7862 section 4.8, 15.1).
+/// Where a server is (`netloc4`, RFC 7862 section 4.7).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NetLoc {
     /// A host name.

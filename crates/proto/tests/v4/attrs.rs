@@ -1,4 +1,4 @@
-//! Attributes and bitmaps (RFC 8881 section 3.3.7, 5).
+//! Attributes and bitmaps (RFC 8881 section 3.2, 5).
 
 use bytes::Bytes;
 use dhow_proto::v4::attr::{self, Attrs, Fattr, KNOWN};

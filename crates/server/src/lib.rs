@@ -1,1 +1,32 @@
-//! Placeholder, filled in by the commits that follow.
+//! The NFS server: from connections to operations, over any [`dhow_vfs::Backend`].
+//!
+//! ```text
+//! Server::start ─► listeners ─► conn (a task per call) ─► dispatch (RPC) ─► v4::compound ─► v4::ops::<operation>
+//!                                                                                             │        │
+//!                                                                                   dhow_state     Backend
+//! ```
+//!
+//! * [`config`]: what a server is told; [`server`]: start, run, stop; [`shared`]: what all parts share.
+//! * [`exports`], `walk`: the namespace; [`fh`]: filehandles; [`cred`]: callers and squashing; `attrs`: attributes;
+//!   [`errmap`]: errors to statuses; [`metrics`]: counters.
+//!
+//! Nothing here prints or reads files; logs go to `tracing`.
+
+pub mod config;
+pub mod conn;
+pub mod cred;
+mod dispatch;
+pub mod errmap;
+pub mod exports;
+pub mod fh;
+pub mod metrics;
+pub mod netmatch;
+pub mod server;
+pub mod shared;
+mod v4;
+mod walk;
+
+pub use config::{ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
+pub use netmatch::NetMatch;
+pub use server::{Running, Server, StartError};
+pub use shared::{ServerShared, StatusHook};

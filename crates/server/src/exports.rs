@@ -1,0 +1,192 @@
+//! What is served: exports, and the pseudo-root that leads to them.
+
+use crate::config::{ExportConfig, ExportOptions};
+use crate::fh::{Place, export_id};
+use dhow_vfs::pseudo::{Pseudo, PseudoError};
+use dhow_vfs::{Backend, Cx, FsId, Handle, Node, OpenFile, Time, readonly::ReadOnly};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// One export, or the pseudo-root.
+pub struct Export {
+    /// Its id in filehandles; 0 for the pseudo-root.
+    pub id: u32,
+    /// Where it lies in the namespace.
+    pub path: String,
+    /// What is served; refuses changes if the export is read-only.
+    pub backend: Arc<dyn Backend>,
+    /// Options.
+    pub options: ExportOptions,
+    /// What handles of it begin with.
+    pub place: Place,
+    /// The directory of the pseudo-root that it lies at, and its number.
+    mount: (Handle, u64),
+    root: OnceLock<Handle>,
+}
+
+impl Export {
+    /// Whether this is the pseudo-root.
+    pub fn is_pseudo(&self) -> bool {
+        self.place == Place::Pseudo
+    }
+
+    /// The root directory: asks the backend once to learn the handle, and each time for the attributes.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub async fn root(&self, cx: &Cx) -> dhow_vfs::Result<Node> {
+        let node = self.backend.root(cx).await?;
+        let _ = self.root.set(node.handle.clone());
+        Ok(node)
+    }
+
+    /// Whether `handle` is that of the root directory, as far as is known.
+    pub fn is_root(&self, handle: &Handle) -> bool {
+        self.root.get() == Some(handle)
+    }
+
+    /// What clients are told for `mounted_on_fileid` of the root directory.
+    pub fn mounted_on(&self) -> u64 {
+        self.mount.1
+    }
+
+    /// What clients are told for a filesystem of this export: distinct from those of other exports, and never that of
+    /// the pseudo-root, so that clients notice every crossing (RFC 8881 7.7). Constant over restarts.
+    pub fn fsid(&self, fsid: FsId) -> FsId {
+        if self.is_pseudo() { fsid } else { FsId { major: fsid.major ^ (u64::from(self.id) << 32) | 1, ..fsid } }
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Export({:?}, {:#010x})", self.path, self.id)
+    }
+}
+
+/// An open file as the server keeps it in its state: the token, and whose it is.
+#[derive(Clone, Debug)]
+pub struct OpenToken {
+    /// The export it was opened through.
+    pub export: Arc<Export>,
+    /// The backend's token.
+    pub file: OpenFile,
+}
+
+/// Why exports cannot be served together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The paths make no tree.
+    #[error(transparent)]
+    Pseudo(#[from] PseudoError),
+    /// Two paths with the same 32-bit number.
+    #[error("export paths '{0}' and '{1}' have the same number in filehandles; rename one of them")]
+    Collision(String, String),
+}
+
+/// All exports.
+pub struct Exports {
+    pseudo: Arc<Export>,
+    tree: Arc<Pseudo>,
+    list: Vec<Arc<Export>>,
+    by_id: HashMap<u32, Arc<Export>>,
+}
+
+impl Exports {
+    /// Builds the pseudo-root; `started` gives the times of its directories.
+    ///
+    /// # Errors
+    /// Paths that are no paths, or that collide.
+    pub fn new(configs: Vec<ExportConfig>, started: Time) -> Result<Self, ExportError> {
+        let paths: Vec<&str> = configs.iter().map(|c| c.path.as_str()).collect();
+        let tree = Arc::new(Pseudo::new(&paths, started)?);
+        let none = || (Handle::new(&[]), 0);
+        let mut list = Vec::with_capacity(configs.len());
+        let mut by_id: HashMap<u32, Arc<Export>> = HashMap::new();
+        for config in configs {
+            let id = export_id(&config.path);
+            let mount = tree.place_of(&config.path).map_or_else(none, |(h, _)| {
+                let number = Pseudo::fileid(&h).unwrap_or(0);
+                (Some(h), number)
+            });
+            let (Some(handle), number) = mount else { continue };
+            let backend = match config.options.read_only {
+                true => Arc::new(ReadOnly::new(config.backend)),
+                false => config.backend,
+            };
+            let export = Arc::new(Export {
+                id,
+                path: config.path,
+                backend,
+                options: config.options,
+                place: Place::Export(id),
+                mount: (handle, number),
+                root: OnceLock::new(),
+            });
+            if let Some(other) = by_id.insert(id, Arc::clone(&export)) {
+                return Err(ExportError::Collision(other.path.clone(), export.path.clone()));
+            }
+            list.push(export);
+        }
+        let root = Handle::new(&1u64.to_be_bytes());
+        let pseudo = Arc::new(Export {
+            id: 0,
+            path: String::new(),
+            backend: Arc::clone(&tree) as Arc<dyn Backend>,
+            // Everybody may look at the way to the exports, as whoever they say they are.
+            options: ExportOptions { squash: crate::config::Squash::None, ..ExportOptions::default() },
+            place: Place::Pseudo,
+            mount: (root.ok_or(PseudoError::BadPath(String::new()))?, 1),
+            root: OnceLock::new(),
+        });
+        Ok(Self { pseudo, tree, list, by_id })
+    }
+
+    /// The pseudo-root.
+    pub fn pseudo(&self) -> &Arc<Export> {
+        &self.pseudo
+    }
+
+    /// All exports, without the pseudo-root.
+    pub fn list(&self) -> &[Arc<Export>] {
+        &self.list
+    }
+
+    /// The export a handle belongs to; `None` if it is not configured any more.
+    pub fn at(&self, place: Place) -> Option<&Arc<Export>> {
+        match place {
+            Place::Pseudo => Some(&self.pseudo),
+            Place::Export(id) => self.by_id.get(&id),
+        }
+    }
+
+    /// The export that lies at a directory of the pseudo-root.
+    pub fn mounted_at(&self, pseudo_dir: &Handle) -> Option<&Arc<Export>> {
+        self.tree.export_at(pseudo_dir).and_then(|i| self.list.get(i))
+    }
+
+    /// The directory of the pseudo-root that an export lies at.
+    pub fn mount_of<'a>(&self, export: &'a Export) -> &'a Handle {
+        &export.mount.0
+    }
+
+    /// Learns the roots of all exports, so that `mounted_on_fileid` is right from the start. One that does not answer
+    /// is not waited for: it learns its root when somebody crosses into it.
+    pub(crate) async fn warm(&self, limit: std::time::Duration) {
+        let all = self.list.iter().map(|export| async {
+            match tokio::time::timeout(limit, export.root(&Cx::root())).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(path = %export.path, %error, "export cannot be reached yet"),
+                Err(_) => tracing::warn!(path = %export.path, "export does not answer yet"),
+            }
+        });
+        futures_util::future::join_all(all).await;
+    }
+}
+
+impl fmt::Debug for Exports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.list).finish()
+    }
+}

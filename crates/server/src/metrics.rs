@@ -1,0 +1,91 @@
+//! Counters of a server: plain atomics, for an exporter to read.
+
+use dhow_proto::v4::{OpNum, Status};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Operation numbers below this have a slot of their own.
+const OPS: usize = 80;
+
+/// Counters of one operation.
+#[derive(Debug, Default)]
+pub struct OpMetrics {
+    /// Executions.
+    pub count: AtomicU64,
+    /// Executions that failed.
+    pub errors: AtomicU64,
+    /// Nanoseconds in all.
+    pub nanos: AtomicU64,
+}
+
+/// Counters of a server. Each only grows, but for `calls_running` and `connections`.
+#[derive(Debug)]
+pub struct ServerMetrics {
+    ops: [OpMetrics; OPS],
+    /// Calls taken.
+    pub calls: AtomicU64,
+    /// Calls that run now.
+    pub calls_running: AtomicU64,
+    /// Connections now.
+    pub connections: AtomicU64,
+    /// Connections since the start.
+    pub connections_total: AtomicU64,
+    /// Calls refused at the RPC level: program, version, procedure, credential.
+    pub rpc_errors: AtomicU64,
+    /// Calls whose arguments did not decode.
+    pub garbage: AtomicU64,
+    /// Times the limit of calls per connection held reading back.
+    pub call_limit_hits: AtomicU64,
+    /// Requests with too many operations.
+    pub op_limit_hits: AtomicU64,
+    /// Replies that did not fit the session's limits.
+    pub reply_limit_hits: AtomicU64,
+    /// Panics caught.
+    pub panics: AtomicU64,
+    /// Filehandles that nobody here made.
+    pub bad_handles: AtomicU64,
+    /// Uses of an export refused by client network or port.
+    pub export_refusals: AtomicU64,
+}
+
+impl Default for ServerMetrics {
+    fn default() -> Self {
+        Self {
+            ops: std::array::from_fn(|_| OpMetrics::default()),
+            calls: AtomicU64::new(0),
+            calls_running: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            connections_total: AtomicU64::new(0),
+            rpc_errors: AtomicU64::new(0),
+            garbage: AtomicU64::new(0),
+            call_limit_hits: AtomicU64::new(0),
+            op_limit_hits: AtomicU64::new(0),
+            reply_limit_hits: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            bad_handles: AtomicU64::new(0),
+            export_refusals: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ServerMetrics {
+    /// Counters of an operation; illegal ones share those of number 0.
+    pub fn op(&self, op: OpNum) -> &OpMetrics {
+        let [other, ..] = &self.ops;
+        self.ops.get(op.0 as usize).unwrap_or(other)
+    }
+
+    /// Counts an execution.
+    pub(crate) fn record(&self, op: OpNum, status: Status, took: Duration) {
+        let m = self.op(op);
+        m.count.fetch_add(1, Relaxed);
+        if !status.is_ok() {
+            m.errors.fetch_add(1, Relaxed);
+        }
+        m.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}

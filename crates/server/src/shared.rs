@@ -1,0 +1,119 @@
+//! What all parts of a running server share.
+
+use crate::config::{Identity, ServerLimits};
+use crate::conn::ConnCx;
+use crate::exports::Exports;
+use crate::fh::HandleCodec;
+use crate::metrics::ServerMetrics;
+use dhow_net::NetShared;
+use dhow_proto::v4::{OpNum, Status};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// Called for every result: minor version, operation, status. For tests that check the operation table.
+pub type StatusHook = Arc<dyn Fn(u32, OpNum, Status) + Send + Sync>;
+
+/// What all parts of a running server share.
+pub struct ServerShared {
+    /// Limits of transport and requests.
+    pub limits: ServerLimits,
+    /// Who this server is.
+    pub identity: Identity,
+    /// What is served.
+    pub exports: Exports,
+    /// Makes and checks filehandles.
+    pub handles: HandleCodec,
+    /// Counters.
+    pub metrics: ServerMetrics,
+    /// Buffers, budgets and counters of the transport.
+    pub net: Arc<NetShared>,
+    /// Open connections by number; callbacks find theirs here.
+    pub conns: Mutex<HashMap<u64, Arc<ConnCx>>>,
+    /// Calls that run.
+    pub(crate) running: Running,
+    /// Sees every result, if a test wants to.
+    pub(crate) status_hook: Option<StatusHook>,
+    started: Instant,
+}
+
+impl ServerShared {
+    pub(crate) fn new(
+        limits: ServerLimits,
+        identity: Identity,
+        exports: Exports,
+        status_hook: Option<StatusHook>,
+    ) -> Self {
+        let net = NetShared::new(limits.request_bytes, 64 << 20);
+        let handles = HandleCodec::new(identity.handle_key);
+        Self {
+            limits,
+            identity,
+            exports,
+            handles,
+            metrics: ServerMetrics::default(),
+            net,
+            conns: Mutex::default(),
+            running: Running::default(),
+            status_hook,
+            started: Instant::now(),
+        }
+    }
+
+    /// Time since the server started: what the state machines go by.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+impl fmt::Debug for ServerShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerShared").field("exports", &self.exports).finish_non_exhaustive()
+    }
+}
+
+/// Counts what must end before the server has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    count: Arc<(AtomicUsize, Notify)>,
+}
+
+/// One that runs.
+#[derive(Debug)]
+pub(crate) struct Run(Arc<(AtomicUsize, Notify)>);
+
+impl Running {
+    pub fn start(&self) -> Run {
+        self.count.0.fetch_add(1, Ordering::AcqRel);
+        Run(Arc::clone(&self.count))
+    }
+
+    pub fn count(&self) -> usize {
+        self.count.0.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing runs.
+    pub async fn idle(&self) {
+        loop {
+            let woken = self.count.1.notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            if self.count() == 0 {
+                return;
+            }
+            woken.await;
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.0.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.1.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The loop over the operations of a COMPOUND (RFC 8881 16.2).
+//!
+//! The operation table says where an operation may stand and which statuses it may return; nothing here or in the
+//! operations repeats it.
+
+use super::cx::{OpCx, Request};
+use super::ops;
+use super::session::{Sequenced, Session};
+use crate::conn::ConnCx;
+use crate::cred::Caller;
+use crate::dispatch::Answer;
+use crate::metrics::count;
+use crate::shared::ServerShared;
+use bytes::Bytes;
+use dhow_net::Charge;
+use dhow_proto::v4::optable::{self, OpInfo, Position};
+use dhow_proto::v4::{CompoundHeader, OpNum, OpRes, ResOp, Status};
+use dhow_xdr::{Decode, Encode, Mark, Reader, Writer};
+use futures_util::FutureExt;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Minor versions served.
+const MINORS: std::ops::RangeInclusive<u32> = 1..=2;
+
+/// An operation number and a status: what a result takes at least.
+const BARE: usize = 8;
+
+/// Bytes at each end of a request that its digest covers.
+const DIGEST_ENDS: usize = 1024;
+
+/// Executes a COMPOUND: `r` stands after the RPC header, `out` holds that of the reply. `None` if the arguments do not
+/// decode at all (GARBAGE_ARGS).
+pub(crate) async fn run(
+    server: &Arc<ServerShared>,
+    conn: &Arc<ConnCx>,
+    caller: Caller,
+    mut r: Reader,
+    record_len: usize,
+    mut out: Writer,
+) -> Option<Answer> {
+    let rpc_header = out.mark();
+    let digest = digest(&r, &caller);
+    let header = CompoundHeader::decode(&mut r).ok()?;
+    let status_at = out.placeholder();
+    out.opaque(&header.tag);
+    let count_at = out.placeholder();
+    let request = Request { len: record_len, ops: header.numops, digest };
+    let mut cx = OpCx::new(Arc::clone(server), Arc::clone(conn), caller, header.minorversion, request);
+    let mut status = Status::OK;
+    let mut results = 0;
+    if !MINORS.contains(&header.minorversion) {
+        status = Status::MINOR_VERS_MISMATCH;
+    }
+    while status.is_ok() && results < header.numops {
+        cx.index = results;
+        match step(&mut cx, &mut r, &mut out).await {
+            Step::Done(s) => status = s,
+            Step::Replay(reply) => {
+                out.truncate(rpc_header);
+                let mut segments = out.into_segments();
+                segments.extend(reply.iter().cloned());
+                return Some(Answer { segments, charge: Charge::none() });
+            }
+        }
+        results += 1;
+    }
+    out.patch_u32(status_at, status.0);
+    out.patch_u32(count_at, results);
+    let segments = out.into_segments();
+    if let Some(session) = cx.session.take() {
+        // Before the reply leaves: the client may use the slot again as soon as it has it.
+        session.complete(|| without(&segments, rpc_header));
+    }
+    Some(Answer { segments, charge: cx.charge.take().unwrap_or_default() })
+}
+
+/// The COMPOUND result alone, sharing the buffers of the whole message.
+fn without(segments: &[Bytes], rpc_header: Mark) -> Arc<[Bytes]> {
+    let skip = rpc_header.offset();
+    segments.iter().enumerate().map(|(i, s)| if i == 0 { s.slice(skip.min(s.len())..) } else { s.clone() }).collect()
+}
+
+enum Step {
+    Done(Status),
+    Replay(Arc<[Bytes]>),
+}
+
+/// One operation: reads it, executes it, writes its result.
+async fn step(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Step {
+    let mark = out.mark();
+    let Ok(op) = OpNum::decode(r) else {
+        return Step::Done(fail(out, mark, OpNum::ILLEGAL, Status::BADXDR));
+    };
+    let Some(info) = optable::lookup_minor(op, cx.minor) else {
+        report(cx, OpNum::ILLEGAL, Status::OP_ILLEGAL);
+        return Step::Done(fail(out, mark, OpNum::ILLEGAL, Status::OP_ILLEGAL));
+    };
+    let begun = Instant::now();
+    let refused = misplaced(cx, info).or_else(|| lacking(cx, info)).or_else(|| no_room(cx, op, out.len()));
+    let mut status = match refused {
+        Some(status) => fail(out, mark, op, status),
+        None if op == OpNum::SEQUENCE => match sequence(cx, r, out) {
+            Ok(status) => status,
+            Err(reply) => return Step::Replay(reply),
+        },
+        None => {
+            out.u32(op.0);
+            let work = AssertUnwindSafe(execute(cx, op, r, out)).catch_unwind().await;
+            work.unwrap_or_else(|_| {
+                count(&cx.server.metrics.panics);
+                tracing::error!(op = info.name, "operation panicked");
+                Status::SERVERFAULT
+            })
+        }
+    };
+    let limit = limit(cx);
+    if out.len() > limit.0 {
+        count(&cx.server.metrics.reply_limit_hits);
+        status = limit.1;
+    }
+    let allowed = info.nearest(status);
+    if !status.is_ok() && (allowed != status || refused.is_none() && (status == limit.1 || is_fault(status))) {
+        // What was written carries another status, or half a result.
+        fail(out, mark, op, allowed);
+    }
+    if allowed != status {
+        tracing::debug!(op = info.name, %status, instead = %allowed, "status is not one of this operation");
+    }
+    cx.server.metrics.record(op, allowed, begun.elapsed());
+    report(cx, op, allowed);
+    Step::Done(allowed)
+}
+
+fn is_fault(status: Status) -> bool {
+    status == Status::SERVERFAULT
+}
+
+/// Checks a final status against the table: a test's hook sees it, a debug build insists.
+fn report(cx: &OpCx, op: OpNum, status: Status) {
+    if let Some(hook) = &cx.server.status_hook {
+        hook(cx.minor, op, status);
+    }
+    debug_assert!(optable::allows(op, cx.minor, status), "{op} may not return {status}");
+}
+
+/// Writes the result of an operation that failed, in place of what was written since `mark`.
+fn fail(out: &mut Writer, mark: Mark, op: OpNum, status: Status) -> Status {
+    out.truncate(mark);
+    ResOp::error(op, status).encode(out);
+    status
+}
+
+/// Position rules (RFC 8881 2.10.2, 16.2.3).
+fn misplaced(cx: &OpCx, info: &OpInfo) -> Option<Status> {
+    let alone = cx.index == 0 && cx.request.ops == 1;
+    let in_session = cx.session.is_some() || cx.uncached;
+    match info.position {
+        Position::First if cx.index > 0 => Some(Status::SEQUENCE_POS),
+        Position::Alone if !alone => Some(Status::NOT_ONLY_OP),
+        Position::AloneOrInSession if !in_session && !alone => Some(Status::NOT_ONLY_OP),
+        Position::InSession if !in_session => Some(Status::OP_NOT_IN_SESSION),
+        Position::Never => Some(Status::NOTSUPP),
+        // The first operation after a SEQUENCE that was executed once, its reply not kept (RFC 8881 2.10.6.1.3).
+        _ if cx.uncached => Some(Status::RETRY_UNCACHED_REP),
+        _ => None,
+    }
+}
+
+fn lacking(cx: &OpCx, info: &OpInfo) -> Option<Status> {
+    let current = info.needs_current_fh() && cx.current().is_err();
+    let saved = info.needs_saved_fh() && cx.saved().is_err();
+    (current || saved).then_some(Status::NOFILEHANDLE)
+}
+
+/// The most bytes the reply may have after this operation, and the status of more. Room is kept for a bare error of
+/// the next operation.
+fn limit(cx: &OpCx) -> (usize, Status) {
+    let Some(session) = &cx.session else { return (usize::MAX, Status::REP_TOO_BIG) };
+    let (most, status) = session.max_reply();
+    let last = cx.index + 1 >= cx.request.ops;
+    (most.saturating_sub(if last { 0 } else { BARE }), status)
+}
+
+/// An operation that changes something is refused *before* it runs if its result might not fit (RFC 8881 2.10.6.4);
+/// the result of any other is looked at when it is there.
+fn no_room(cx: &mut OpCx, op: OpNum, len: usize) -> Option<Status> {
+    let (most, status) = limit(cx);
+    cx.room = most.saturating_sub(len + BARE);
+    (cx.room < result_size(op)).then(|| {
+        count(&cx.server.metrics.reply_limit_hits);
+        status
+    })
+}
+
+/// Longest result body of operations that change something, bytes. (A denied LOCK is longer, but changes nothing.)
+fn result_size(op: OpNum) -> usize {
+    const CHANGE: usize = 20;
+    const STATEID: usize = 16;
+    const BITMAP: usize = 16;
+    match op {
+        OpNum::OPEN => STATEID + CHANGE + 4 + BITMAP + 8,
+        OpNum::CLOSE | OpNum::LOCK | OpNum::LOCKU | OpNum::OPEN_DOWNGRADE => STATEID,
+        OpNum::CREATE => CHANGE + BITMAP,
+        OpNum::LINK | OpNum::REMOVE | OpNum::SETXATTR | OpNum::REMOVEXATTR => CHANGE,
+        OpNum::RENAME => 2 * CHANGE,
+        OpNum::SETATTR => BITMAP,
+        OpNum::WRITE => 16,
+        OpNum::COPY => 4 + STATEID + 20 + 8,
+        _ => 0,
+    }
+}
+
+/// Digest of the arguments and of who sends them.
+fn digest(r: &Reader, caller: &Caller) -> u64 {
+    let mut rest = r.clone();
+    let bytes = rest.rest();
+    let mut h = SipHasher13::new();
+    let tail = bytes.len().saturating_sub(DIGEST_ENDS).max(DIGEST_ENDS.min(bytes.len()));
+    h.write(bytes.get(..DIGEST_ENDS).unwrap_or(&bytes));
+    h.write(bytes.get(tail..).unwrap_or_default());
+    h.write_usize(bytes.len());
+    h.write(&caller.body);
+    h.write_u32(caller.flavor.0);
+    h.finish()
+}
+
+/// SEQUENCE, which decides what becomes of the rest. `Err` is the reply to be sent again.
+fn sequence(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Result<Status, Arc<[Bytes]>> {
+    let mark = out.mark();
+    let Ok(args) = Decode::decode(r) else { return Ok(fail(out, mark, OpNum::SEQUENCE, Status::BADXDR)) };
+    let ok = match ops::sequence::run(cx, args) {
+        Ok(Sequenced::Replay(reply)) => return Err(reply),
+        Ok(Sequenced::Fresh(ok, session)) => {
+            cx.session = Some(session);
+            ok
+        }
+        Ok(Sequenced::Uncached(ok)) => {
+            cx.uncached = true;
+            ok
+        }
+        Err(status) => return Ok(fail(out, mark, OpNum::SEQUENCE, status)),
+    };
+    ResOp::Sequence(Ok(ok)).encode(out);
+    Ok(Status::OK)
+}
+
+/// Decodes the arguments of `op`, runs it and writes status and body.
+async fn execute(cx: &mut OpCx, op: OpNum, r: &mut Reader, out: &mut Writer) -> Status {
+    // Frequent operations run in place; the futures of the others have a box of their own, so that they do not make
+    // that of every COMPOUND as large as the largest of them.
+    macro_rules! finish {
+        ($res:expr) => {{
+            let res = $res;
+            res.encode_res(out);
+            OpRes::status(&res)
+        }};
+    }
+    macro_rules! args {
+        () => {
+            match Decode::decode(r) {
+                Ok(args) => args,
+                Err(error) => {
+                    tracing::debug!(%op, %error, "arguments do not decode");
+                    return refuse(out, op, Status::BADXDR);
+                }
+            }
+        };
+    }
+    match op {
+        OpNum::PUTFH => finish!(ops::putfh::run(cx, args!())),
+        OpNum::PUTROOTFH => finish!(ops::putrootfh::run(cx).await),
+        OpNum::PUTPUBFH => finish!(ops::putpubfh::run(cx).await),
+        OpNum::GETFH => finish!(ops::getfh::run(cx)),
+        OpNum::SAVEFH => finish!(ops::savefh::run(cx)),
+        OpNum::RESTOREFH => finish!(ops::restorefh::run(cx)),
+        _ => refuse(out, op, Status::NOTSUPP),
+    }
+}
+
+/// Writes the status (and empty body) of a failure, the operation number being there already.
+fn refuse(out: &mut Writer, op: OpNum, status: Status) -> Status {
+    let mark = out.mark();
+    // ResOp writes the number again: write elsewhere, and take what follows it.
+    let mut w = Writer::new();
+    ResOp::error(op, status).encode(&mut w);
+    let bytes = w.into_bytes();
+    out.truncate(mark);
+    out.raw(bytes.slice(4.min(bytes.len())..));
+    status
+}
+
+impl Session {
+    /// Largest reply, RPC header included, and the status of a larger one.
+    fn max_reply(&self) -> (usize, Status) {
+        self.max_reply
+    }
+
+    fn complete(self, reply: impl FnOnce() -> Arc<[Bytes]>) {
+        (self.done)(reply());
+    }
+}

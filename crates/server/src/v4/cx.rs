@@ -1,0 +1,211 @@
+//! What the operations of one COMPOUND share.
+
+use super::session::Session;
+use crate::conn::ConnCx;
+use crate::cred::{Barred, Caller};
+use crate::exports::Export;
+use crate::fh::Place;
+use crate::metrics::count;
+use crate::shared::ServerShared;
+use bytes::Bytes;
+use dhow_proto::v4::{Stateid, Status};
+use dhow_vfs::{Backend, Cx, Handle, ObjectId};
+use std::sync::Arc;
+
+/// A filehandle with what is needed to use it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Fh {
+    /// The export (or the pseudo-root).
+    pub export: Arc<Export>,
+    /// The backend's handle.
+    pub handle: Handle,
+    /// The caller, squashed by the rules of this export.
+    pub user: Arc<Cx>,
+}
+
+impl Fh {
+    /// The backend.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.export.backend
+    }
+
+    /// The identity of the object, which state is kept by.
+    pub fn object(&self) -> ObjectId {
+        self.export.backend.object_id(&self.handle)
+    }
+
+    /// Another object of the same export.
+    pub fn sibling(&self, handle: Handle) -> Self {
+        Self { export: Arc::clone(&self.export), handle, user: Arc::clone(&self.user) }
+    }
+
+    /// Whether both lie in one export.
+    pub fn same_export(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.export, &other.export)
+    }
+}
+
+/// Facts about the request that SEQUENCE needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// Bytes of the whole record, RPC header included (`ca_maxrequestsize` counts it).
+    pub len: usize,
+    /// Operations that the client says follow.
+    pub ops: u32,
+    /// Digest of the arguments and the caller, to tell a retry from a false retry (RFC 8881 2.10.6.1.3.1, case B25).
+    /// Of large requests only the ends are looked at.
+    pub digest: u64,
+}
+
+/// Context of one COMPOUND.
+pub(crate) struct OpCx {
+    /// The server.
+    pub server: Arc<ServerShared>,
+    /// The connection the call came on.
+    pub conn: Arc<ConnCx>,
+    /// Who calls.
+    pub caller: Caller,
+    /// Minor version.
+    pub minor: u32,
+    /// The request.
+    pub request: Request,
+    /// Place of the operation that runs, from 0.
+    pub index: u32,
+    /// Set by SEQUENCE; `None` in a COMPOUND without.
+    pub session: Option<Session>,
+    /// The request is a retry whose reply was not kept: nothing more is executed.
+    pub uncached: bool,
+    /// What large replies are charged to; one charge per COMPOUND, since one that held a charge while it waited for
+    /// another could wait for ever.
+    pub charge: Option<dhow_net::Charge>,
+    /// Bytes of the reply that are left for this operation's result body, at most.
+    pub room: usize,
+    current: Option<Fh>,
+    saved: Option<(Fh, Option<Stateid>)>,
+    /// `None` stands for the invalid stateid: using it as "the current stateid" is BAD_STATEID.
+    stateid: Option<Stateid>,
+}
+
+impl OpCx {
+    pub fn new(server: Arc<ServerShared>, conn: Arc<ConnCx>, caller: Caller, minor: u32, request: Request) -> Self {
+        Self {
+            server,
+            conn,
+            caller,
+            minor,
+            request,
+            index: 0,
+            session: None,
+            uncached: false,
+            charge: None,
+            room: usize::MAX,
+            current: None,
+            saved: None,
+            stateid: None,
+        }
+    }
+
+    /// The current filehandle.
+    ///
+    /// # Errors
+    /// NOFILEHANDLE.
+    pub fn current(&self) -> Result<&Fh, Status> {
+        self.current.as_ref().ok_or(Status::NOFILEHANDLE)
+    }
+
+    /// The saved filehandle.
+    ///
+    /// # Errors
+    /// NOFILEHANDLE.
+    pub fn saved(&self) -> Result<&Fh, Status> {
+        self.saved.as_ref().map(|(fh, _)| fh).ok_or(Status::NOFILEHANDLE)
+    }
+
+    /// Sets the current filehandle; the current stateid is gone (RFC 8881 16.2.3.1.2). An operation that also returns
+    /// a stateid calls [`OpCx::set_stateid`] afterwards.
+    pub fn set_current(&mut self, fh: Fh) {
+        self.current = Some(fh);
+        self.stateid = None;
+    }
+
+    /// There is no current filehandle any more (after SECINFO, RFC 8881 2.6.3.1.1.8).
+    pub fn clear_current(&mut self) {
+        self.current = None;
+        self.stateid = None;
+    }
+
+    /// Sets the current stateid: every operation that returns one does (RFC 8881 16.2.3.1.2).
+    pub fn set_stateid(&mut self, stateid: Stateid) {
+        self.stateid = Some(stateid);
+    }
+
+    /// The stateid that an argument means: itself, or the current stateid for (1, 0).
+    ///
+    /// # Errors
+    /// BAD_STATEID: the current stateid is meant and there is none (RFC 8881 16.2.3.1.2, figure 6), or the argument is
+    /// the invalid special stateid.
+    pub fn resolve(&self, stateid: Stateid) -> Result<Stateid, Status> {
+        match stateid {
+            Stateid::CURRENT => self.stateid.ok_or(Status::BAD_STATEID),
+            Stateid::INVALID => Err(Status::BAD_STATEID),
+            other => Ok(other),
+        }
+    }
+
+    /// SAVEFH.
+    pub fn save(&mut self) -> Result<(), Status> {
+        self.saved = Some((self.current()?.clone(), self.stateid));
+        Ok(())
+    }
+
+    /// RESTOREFH.
+    pub fn restore(&mut self) -> Result<(), Status> {
+        let (fh, stateid) = self.saved.clone().ok_or(Status::NOFILEHANDLE)?;
+        self.current = Some(fh);
+        self.stateid = stateid;
+        Ok(())
+    }
+
+    /// A filehandle in `export`, the caller being squashed by its rules.
+    ///
+    /// # Errors
+    /// `barred` if the export is closed to this caller.
+    pub fn enter(&self, export: &Arc<Export>, handle: Handle, barred: Status) -> Result<Fh, Status> {
+        // Most COMPOUNDs stay in one export: use what was found out already.
+        let known = self.current.iter().chain(self.saved.as_ref().map(|(fh, _)| fh));
+        if let Some(fh) = known.into_iter().find(|fh| Arc::ptr_eq(&fh.export, export)) {
+            return Ok(fh.sibling(handle));
+        }
+        match self.caller.user(&export.options) {
+            Ok(user) => Ok(Fh { export: Arc::clone(export), handle, user: Arc::new(user) }),
+            Err(why) => {
+                count(&self.server.metrics.export_refusals);
+                let peer = self.caller.peer;
+                match why {
+                    Barred::Network => tracing::debug!(path = %export.path, ?peer, "client is not allowed here"),
+                    Barred::Port => tracing::debug!(path = %export.path, ?peer, "port is not reserved"),
+                }
+                Err(barred)
+            }
+        }
+    }
+
+    /// The filehandle that stands on the wire.
+    ///
+    /// # Errors
+    /// BADHANDLE if nobody here made it, STALE if its export is gone or closed to this caller (the only statuses of
+    /// PUTFH that fit, and what knfsd answers).
+    pub fn open_handle(&self, wire: &[u8]) -> Result<Fh, Status> {
+        let Some((place, handle)) = self.server.handles.decode(wire) else {
+            count(&self.server.metrics.bad_handles);
+            return Err(Status::BADHANDLE);
+        };
+        let export = self.server.exports.at(place).ok_or(Status::STALE)?;
+        self.enter(export, handle, Status::STALE)
+    }
+
+    /// The wire form of a handle.
+    pub fn wire_handle(&self, place: Place, handle: &Handle) -> Bytes {
+        self.server.handles.encode(place, handle).into()
+    }
+}

@@ -1,0 +1,19 @@
+//! NFS version 4, minor versions 1 and 2.
+//!
+//! * [`compound`]: the loop over the operations of a COMPOUND: position rules, limits, statuses, the reply.
+//! * [`cx`]: what operations of one COMPOUND share: the current and saved filehandle and stateid, the caller, the
+//!   session.
+//! * [`ops`]: one operation, one file. Each has one function `run(cx, args) -> result`, with argument and result types
+//!   of `dhow_proto::v4::ops`. To add one: write the file, add a line to the dispatch in `compound.rs`.
+//! * [`stateid`]: from a stateid to the right to read or write.
+
+pub(crate) mod compound;
+pub(crate) mod cx;
+pub(crate) mod ops;
+pub(crate) mod session;
+pub(crate) mod stateid;
+
+pub(crate) use cx::{Fh, OpCx};
+
+/// Result of most operations.
+pub(crate) type OpResult<T> = Result<T, dhow_proto::v4::Status>;

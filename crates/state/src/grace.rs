@@ -1,0 +1,123 @@
+//! The grace period after a restart (RFC 8881 8.4.2.1).
+//!
+//! States: *none* (the server starts without records: nobody can have anything to reclaim, so there is nothing to wait
+//! for), *running* (clients of the previous instance reclaim; nobody takes new state), *ending* (time is up: records
+//! of clients that did not finish are being forgotten, durably, before anything that could conflict with what they
+//! held is granted: RFC 8881 8.4.3), *over*. It is running until every client of the previous instance has sent
+//! RECLAIM_COMPLETE, or time is up.
+
+use crate::types::{ClientOwnerId, Status, Time};
+use std::collections::HashSet;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Running,
+    Ending,
+    Over,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub(crate) struct Grace {
+    phase: Phase,
+    end: Time,
+    /// Clients of the previous instance that have not sent RECLAIM_COMPLETE.
+    pending: HashSet<ClientOwnerId>,
+}
+
+impl Grace {
+    pub(crate) fn new(previous: impl IntoIterator<Item = ClientOwnerId>, end: Time) -> Self {
+        let pending: HashSet<_> = previous.into_iter().collect();
+        let phase = if pending.is_empty() { Phase::Over } else { Phase::Running };
+        Self { phase, end, pending }
+    }
+
+    /// Whether new state is refused.
+    pub(crate) fn active(&self) -> bool {
+        self.phase != Phase::Over
+    }
+
+    /// Whether `owner` has a record of the previous instance and may still reclaim.
+    pub(crate) fn knows(&self, owner: &ClientOwnerId) -> bool {
+        self.pending.contains(owner)
+    }
+
+    /// May `owner` reclaim? RFC 8881 9.11, case B31.
+    pub(crate) fn may_reclaim(&self, owner: &ClientOwnerId) -> Result<(), Status> {
+        match self.phase {
+            Phase::Running if self.knows(owner) => Ok(()),
+            _ => Err(Status::NO_GRACE),
+        }
+    }
+
+    /// RECLAIM_COMPLETE; `true` if that ends the grace period.
+    pub(crate) fn complete(&mut self, owner: &ClientOwnerId) -> bool {
+        self.pending.remove(owner);
+        let ends = self.phase == Phase::Running && self.pending.is_empty();
+        if ends {
+            self.phase = Phase::Over;
+        }
+        ends
+    }
+
+    /// Time passes; `Some` when it is up: the records to forget, then [`Grace::over`].
+    pub(crate) fn tick(&mut self, now: Time) -> Option<Vec<ClientOwnerId>> {
+        if self.phase != Phase::Running || now < self.end {
+            return None;
+        }
+        self.phase = Phase::Ending;
+        let mut owners: Vec<_> = self.pending.iter().cloned().collect();
+        owners.sort();
+        Some(owners)
+    }
+
+    /// The records are forgotten.
+    pub(crate) fn over(&mut self) -> HashSet<ClientOwnerId> {
+        self.phase = Phase::Over;
+        std::mem::take(&mut self.pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn owner(s: &'static str) -> ClientOwnerId {
+        ClientOwnerId(Bytes::from_static(s.as_bytes()))
+    }
+
+    #[test]
+    fn a_fresh_server_has_no_grace_period() {
+        let g = Grace::new([], Time::from_secs(90));
+        assert!(!g.active());
+        assert_eq!(g.may_reclaim(&owner("a")), Err(Status::NO_GRACE));
+    }
+
+    #[test]
+    fn ends_early_when_all_are_done() {
+        // RFC 8881 18.51.4, case B31.
+        let mut g = Grace::new([owner("a"), owner("b")], Time::from_secs(90));
+        assert!(g.active());
+        assert_eq!(g.may_reclaim(&owner("a")), Ok(()));
+        assert_eq!(g.may_reclaim(&owner("stranger")), Err(Status::NO_GRACE));
+        assert!(!g.complete(&owner("stranger")));
+        assert!(!g.complete(&owner("a")));
+        assert_eq!(g.may_reclaim(&owner("a")), Err(Status::NO_GRACE), "RFC 8881 18.51.3");
+        assert!(g.complete(&owner("b")));
+        assert!(!g.active());
+    }
+
+    #[test]
+    fn time_up_forgets_before_it_grants() {
+        // RFC 8881 8.4.3.
+        let mut g = Grace::new([owner("b"), owner("a")], Time::from_secs(90));
+        assert_eq!(g.tick(Time::from_secs(89)), None);
+        assert_eq!(g.tick(Time::from_secs(90)), Some(vec![owner("a"), owner("b")]));
+        assert!(g.active(), "nothing is granted before the records are gone");
+        assert_eq!(g.may_reclaim(&owner("a")), Err(Status::NO_GRACE));
+        assert_eq!(g.tick(Time::from_secs(91)), None);
+        g.over();
+        assert!(!g.active());
+    }
+}

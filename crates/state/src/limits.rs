@@ -1,0 +1,82 @@
+//! Every limit of the state machines, by name.
+
+use std::time::Duration;
+
+/// Bounds and times. The defaults work for a server of some thousand clients.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Lease time (attribute `lease_time`); also how long an unconfirmed client record is kept.
+    pub lease: Duration,
+    /// Length of the grace period at most.
+    pub grace: Duration,
+    /// How long a client whose lease ended keeps its state if nobody needs it (courtesy, case B32).
+    pub courtesy: Duration,
+    /// Clients, confirmed or not.
+    pub clients: usize,
+    /// Unconfirmed clients among them; the oldest makes room.
+    pub unconfirmed_clients: usize,
+    /// Sessions of one client.
+    pub sessions_per_client: usize,
+    /// Slots of one session, at most 2048 are useful.
+    pub slots_per_session: u32,
+    /// Slots granted at least, however scarce memory for replies is.
+    pub slots_min: u32,
+    /// Largest request, bytes (`ca_maxrequestsize`).
+    pub max_request: u32,
+    /// Largest reply, bytes (`ca_maxresponsesize`).
+    pub max_reply: u32,
+    /// Largest reply that is cached, bytes (`ca_maxresponsesize_cached`).
+    pub max_cached_reply: u32,
+    /// Bytes that the cached replies of all sessions may take together if each slot is filled; a new session gets at
+    /// most an eighth of what is left of it.
+    pub cached_bytes: u64,
+    /// Operations of one COMPOUND (`ca_maxoperations`).
+    pub max_ops: u32,
+    /// Connections bound to one session.
+    pub conns_per_session: usize,
+    /// Slots of a back channel that are used, however many the client offers.
+    pub callback_slots: u32,
+    /// Opens of one client.
+    pub opens_per_client: usize,
+    /// Lock-owner states of one open.
+    pub lock_owners_per_open: usize,
+    /// Byte ranges locked on one file.
+    pub locks_per_file: usize,
+    /// Asynchronous copies of one client that run at once.
+    pub copies_per_client: usize,
+    /// Asynchronous copies of all clients that run at once.
+    pub copies: usize,
+    /// Finished copies of one client that are remembered; the oldest is forgotten.
+    pub finished_copies_per_client: usize,
+    /// How long a finished copy answers OFFLOAD_STATUS.
+    pub finished_copy_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(90),
+            grace: Duration::from_secs(90),
+            courtesy: Duration::from_secs(24 * 3600),
+            clients: 16_384,
+            unconfirmed_clients: 1024,
+            sessions_per_client: 64,
+            slots_per_session: 2048,
+            slots_min: 16,
+            max_request: 1024 * 1024 + 4096,
+            max_reply: 1024 * 1024 + 4096,
+            max_cached_reply: 6 * 1024,
+            cached_bytes: 512 * 1024 * 1024,
+            max_ops: 128,
+            conns_per_session: 64,
+            callback_slots: 16,
+            opens_per_client: 1_000_000,
+            lock_owners_per_open: 4096,
+            locks_per_file: 16_384,
+            copies_per_client: 16,
+            copies: 64,
+            finished_copies_per_client: 64,
+            finished_copy_time: Duration::from_secs(90),
+        }
+    }
+}

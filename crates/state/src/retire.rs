@@ -1,0 +1,88 @@
+//! The end of a client that may still hold state: its lease ended and it is in the way (case B32) or away for long, it
+//! was replaced by a new incarnation, or it was destroyed.
+//!
+//! Order, each step of which the next one needs: the client dies (no request of it is admitted, no state added) and its
+//! sessions go; its opens take no new I/O and the old is waited for ([`Retire::drain`]); its durable record goes
+//! ([`Retire::forget`]: before anything is granted that it stood against, RFC 8881 8.4.3); its state goes
+//! ([`Retire::finish`]). Until the last step its state counts in every conflict check.
+
+use crate::State;
+use crate::client::Client;
+use crate::ids::StateKey;
+use crate::io::Drain;
+use crate::types::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A client on its way out. Dropping this before [`Retire::finish`] leaves the rest to the next [`State::tick`].
+#[must_use = "the client's state stays until the retire is finished"]
+#[derive(Debug)]
+pub struct Retire<'a, T: Clone + Send> {
+    state: &'a State<T>,
+    client: Arc<Client>,
+    forget: bool,
+}
+
+impl<T: Clone + Send> Retire<'_, T> {
+    /// The client.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// The durable record to be removed before [`Retire::finish`], if there is one.
+    pub fn forget(&self) -> Option<&ClientOwnerId> {
+        self.forget.then(|| self.client.owner())
+    }
+
+    /// Waits for the client's I/O.
+    pub fn drain(&self) -> Drain {
+        let mut gates = Vec::new();
+        for key in self.keys() {
+            if let Some(stripe) = self.state.stripe_of(&key)
+                && let Some(o) = stripe.lock().opens.get_mut(&key)
+            {
+                o.closing = true;
+                gates.push(o.gate.clone());
+            }
+        }
+        Drain::new(gates)
+    }
+
+    fn keys(&self) -> Vec<StateKey> {
+        let mut keys: Vec<_> = self.client.states.lock().iter().copied().collect();
+        keys.sort();
+        keys
+    }
+
+    /// Frees all state of the client.
+    pub fn finish(self) -> Effects<T> {
+        let mut effects = Vec::new();
+        for key in self.keys() {
+            if let Some(stripe) = self.state.stripe_of(&key) {
+                stripe.lock().remove_open(&key, &mut effects);
+            }
+        }
+        self.state.forget_copies(&self.client);
+        self.state.end_retire(&self.client);
+        effects
+    }
+}
+
+impl<T: Clone + Send> Drop for Retire<'_, T> {
+    fn drop(&mut self) {
+        self.client.retiring.store(false, Ordering::SeqCst);
+    }
+}
+
+impl<T: Clone + Send> State<T> {
+    /// Begins to retire a client: one that was killed (replaced, destroyed), or whose lease has ended and of which no
+    /// request runs. `None` if there is nothing to do: it came back, is gone, or somebody else is at it (then answer
+    /// DELAY to whoever it stands in the way of).
+    pub fn retire(&self, id: ClientId, now: Time) -> Option<Retire<'_, T>> {
+        let (client, sessions, forget) = self.start_retire(id, now)?;
+        let retire = Retire { state: self, client, forget };
+        sessions.iter().for_each(|s| self.end_session(s));
+        self.cancel_copies(&retire.client);
+        Some(retire)
+    }
+}

@@ -82,7 +82,7 @@ server() {
     local n rc
     if [ "$LAB_SERVER" != dhow ]; then
         cd "$SERVED/fs" || return
-        eval "$1"; rc=$?
+        eval "$1" 7<&- 8<&-; rc=$?      # a server started here must not hold a scenario's files
         cd - >/dev/null || return
         return "$rc"
     fi

@@ -72,7 +72,7 @@ server_start() {
 
 # server_stop [SIGNAL]: returns once it is gone.
 server_stop() {
-    if [ "$LAB_SERVER" = knfsd ]; then rpc.nfsd 0; return; fi
+    if [ "$LAB_SERVER" = knfsd ]; then rpc.nfsd 0; pkill -x rpc.mountd; pkill -x nfsdcld; sleep 0.5; return; fi
     local pid=$server_pid
     server_pid=''                       # told to end: not a death
     kill "-${1:-TERM}" "$pid"

@@ -5,7 +5,8 @@
 begin
 m=/mnt/data
 need "mount" mnt /data $m
-command -v git >/dev/null || { skip "git" "the guest has no git"; finish; }
+export PATH=/share/git:$PATH GIT_EXEC_PATH=/share/git
+git --version || { skip "git" "the guest has no git"; finish; }
 export HOME=/tmp GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
 git config --global safe.directory '*'
 init() { git init -q $m/repo; cd $m/repo || return; for ((n = 0; n < 80; n++)); do mkdir -p d$((n % 7)); echo "$n" >d$((n % 7))/f$n; done; git add .; git commit -qm first; git status --porcelain; same "" "$(git status --porcelain)"; }

@@ -10,10 +10,12 @@ restart() { server "server_stop ${1:-KILL}; server_start"; }
 
 mkdir -p $m/a/b/c; for ((n = 0; n < 50; n++)); do echo "file $n" >$m/a/b/c/$n; done
 head -c 8M /dev/urandom >/tmp/big; cp /tmp/big $m/big; sync
-ls -laiR $m >/tmp/before
+listed() { find $m -printf '%P %i %y %n %m %U:%G %s %T@\n' | sort; }
+need "unmount and mount again" again $m /data
+listed >/tmp/before
 inside() { cd $m/a/b/c || return; restart; drop; same "file 7" "$(cat 7)"; same 50 "$(ls | wc -l)"; cd /; }
 check "killed: the working folder is still there" inside
-listing() { ls -laiR $m >/tmp/after; diff /tmp/before /tmp/after; cmp /tmp/big $m/big; }
+listing() { listed >/tmp/after; diff /tmp/before /tmp/after; cmp /tmp/big $m/big; }
 check "every inode number and time is as it was" listing
 renamed() {
     exec 7<$m/a/b/c/9; mv $m/a/b $m/a/renamed; restart; drop

@@ -251,6 +251,7 @@ impl Work {
         if let Some(built) = built {
             fs::copy(built, &binary).with_context(|| built.display().to_string())?;
         }
+        lend_git(&share.join("git"))?;
         let has = |command: &str, word: &str| {
             let output = Command::new(&binary).args([command, "--help"]).output();
             output.is_ok_and(|o| o.status.success() && String::from_utf8_lossy(&o.stdout).contains(word))
@@ -356,6 +357,18 @@ impl Work {
         println!("          {label}: {seconds:.0} s");
         Ok(())
     }
+}
+
+/// The guest has no git of its own: it borrows this machine's, which is one binary under several names.
+fn lend_git(folder: &Path) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join("git")).find(|file| file.is_file());
+    let Some(git) = found else { return Ok(()) };
+    fs::create_dir_all(folder)?;
+    for name in ["git", "git-upload-pack", "git-receive-pack"] {
+        fs::copy(&git, folder.join(name)).with_context(|| git.display().to_string())?;
+    }
+    Ok(())
 }
 
 impl Drop for Work {

@@ -160,19 +160,14 @@ impl CbToken {
     /// The connection broke (or did not answer) before the answer came: it leaves the back channel, and the same
     /// call goes out on another connection of the session, if there is one.
     ///
-    /// # Errors
-    ///
-    /// The token itself, when no other connection is bound: wait for one and ask again, or drop it.
-    pub fn retry(mut self) -> Result<Self, Self> {
+    /// Returns whether there is one; if not, wait for one and ask again, or drop the token.
+    pub fn retry(&mut self) -> bool {
         self.session.unbind_back(self.conn);
         let other = self.session.inner.lock().conns.iter().find(|b| b.back).map(|b| b.conn);
-        match other {
-            Some(conn) => {
-                self.conn = conn;
-                Ok(self)
-            }
-            None => Err(self),
+        if let Some(conn) = other {
+            self.conn = conn;
         }
+        other.is_some()
     }
 
     fn end(&mut self, seen: Seen) {

@@ -77,12 +77,14 @@ use std::sync::atomic::AtomicBool;
 
 const SESSION_SHARDS: usize = 16;
 
+type SessionShard = Mutex<Map<SessionId, Arc<Session>>>;
+
 /// All state of one server instance.
 pub struct State<T: Clone + Send> {
     limits: Limits,
     ids: Ids,
     clients: Mutex<Clients>,
-    sessions: Box<[Mutex<Map<SessionId, Arc<Session>>>]>,
+    sessions: Box<[SessionShard]>,
     /// Which sessions a connection is bound to.
     conns: Mutex<Map<ConnId, SmallVec<[SessionId; 2]>>>,
     stripes: Box<[Mutex<Stripe<T>>]>,
@@ -154,7 +156,7 @@ impl<T: Clone + Send> State<T> {
         }
     }
 
-    fn session_shard(&self, id: &SessionId) -> &Mutex<Map<SessionId, Arc<Session>>> {
+    fn session_shard(&self, id: &SessionId) -> &SessionShard {
         let [.., last] = id.0;
         // The last byte is from a keyed hash; the remainder is below the length of the array.
         #[allow(clippy::indexing_slicing)]

@@ -240,9 +240,21 @@ mod tests {
         assert!(!s.has(&1) && s.has(&2));
     }
 
-    /// The reference: one cell for each byte and owner.
+    /// The reference: for each owner one cell for each byte at both ends, and one for all that lies between.
     #[derive(Default)]
-    struct Model([[Option<LockKind>; 12]; 3]);
+    struct Model([[Option<LockKind>; CELLS]; 3]);
+
+    const CELLS: usize = 13;
+
+    /// First byte of a cell.
+    fn first(i: usize) -> u64 {
+        if i > 6 { u64::MAX - (CELLS - 1 - i) as u64 } else { i as u64 }
+    }
+
+    /// The range of some cells.
+    fn cells(a: usize, b: usize) -> Range {
+        r(first(a), if b == 6 { first(7) - 1 } else { first(b) })
+    }
 
     impl Model {
         fn set(&mut self, o: usize, a: usize, b: usize, k: Option<LockKind>) {
@@ -256,15 +268,10 @@ mod tests {
         }
     }
 
-    /// Maps 0..12 to the whole 64 bits, ends included.
-    fn byte(i: usize) -> u64 {
-        if i >= 6 { u64::MAX - (11 - i as u64) } else { i as u64 }
-    }
-
     fn check(s: &LockSet<usize>, m: &Model) {
         for o in 0..3 {
-            for i in 0..12 {
-                let cell = s.iter().find(|h| h.owner == o && h.range.overlaps(r(byte(i), byte(i)))).map(|h| h.kind);
+            for i in 0..CELLS {
+                let cell = s.iter().find(|h| h.owner == o && h.range.overlaps(cells(i, i))).map(|h| h.kind);
                 assert_eq!(cell, m.0[o][i], "owner {o} byte {i}");
             }
         }
@@ -293,8 +300,8 @@ mod tests {
                     let (mut s, mut m) = (LockSet::default(), Model::default());
                     for (a, b, k) in [*x, *y, z] {
                         match k {
-                            Some(k) => s.lock(&0, r(byte(a), byte(b)), k),
-                            None => s.unlock(&0, r(byte(a), byte(b))),
+                            Some(k) => s.lock(&0, cells(a, b), k),
+                            None => s.unlock(&0, cells(a, b)),
                         }
                         m.set(0, a, b, k);
                     }
@@ -306,11 +313,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_model(steps in prop::collection::vec((0usize..3, 0usize..12, 0usize..12, 0u8..3), 1..60)) {
+        fn agrees_with_the_model(steps in prop::collection::vec((0usize..3, 0..CELLS, 0..CELLS, 0u8..3), 1..60)) {
             let (mut s, mut m) = (LockSet::default(), Model::default());
             for (o, a, b, what) in steps {
                 let (a, b) = (a.min(b), a.max(b));
-                let range = r(byte(a), byte(b));
+                let range = cells(a, b);
                 match what {
                     0 => {
                         s.unlock(&o, range);

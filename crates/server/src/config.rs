@@ -16,6 +16,8 @@ pub struct ServerConfig {
     pub exports: Vec<ExportConfig>,
     /// Limits of transport and requests.
     pub limits: ServerLimits,
+    /// Limits of state: clients, sessions, opens, locks, and the lease time.
+    pub state: dhow_state::Limits,
     /// Who this server is.
     pub identity: Identity,
 }
@@ -119,7 +121,9 @@ pub struct Identity {
     /// Key of the MAC in filehandles; the same after a restart, or handles become invalid (case B06).
     pub handle_key: [u8; 16],
     /// Differs at every start: part of client IDs, session IDs and stateids.
-    pub instance: u64,
+    pub instance: u32,
+    /// Differs at every start, and is not to be guessed: session IDs and stateids are made with it.
+    pub secret: [u8; 16],
 }
 
 impl Identity {
@@ -135,6 +139,8 @@ impl Identity {
         getrandom::fill(&mut id)?;
         let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
         let id = Bytes::from(hex);
-        Ok(Self { major_id: id.clone(), scope: id, handle_key, instance: getrandom::u64()? })
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret)?;
+        Ok(Self { major_id: id.clone(), scope: id, handle_key, instance: getrandom::u32()?, secret })
     }
 }

@@ -6,6 +6,7 @@ use crate::exports::{ExportError, Exports};
 use crate::shared::{ServerShared, StatusHook};
 use dhow_net::{CloseReason, ConnOptions, Connection, ListenOptions, Listener};
 use dhow_proto::v4::payload;
+use dhow_state::{ConnId, State};
 use dhow_vfs::Time;
 use std::fmt;
 use std::io;
@@ -58,10 +59,12 @@ impl Server {
     /// # Errors
     /// As [`StartError`] says; nothing runs then.
     pub async fn start_observed(config: ServerConfig, hook: Option<StatusHook>) -> Result<Running, StartError> {
-        let ServerConfig { listen, exports, limits, identity } = config;
+        let ServerConfig { listen, exports, limits, state, identity } = config;
         let exports = Exports::new(exports, now())?;
         let max_connections = limits.connections;
-        let shared = Arc::new(ServerShared::new(limits, identity, exports, hook));
+        let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
+        let state = State::new(state, &id, Vec::new(), dhow_state::Time::default());
+        let shared = Arc::new(ServerShared::new(limits, identity, exports, state, hook));
         let limit = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut listeners = Vec::with_capacity(listen.len());
         for addr in listen {
@@ -199,6 +202,7 @@ fn serve<R, W>(
         let why = cx.conn.closed().await;
         tracing::debug!(conn = cx.id, %why, "disconnected");
         shared.conns.lock().remove(&cx.id);
+        shared.state.conn_closed(ConnId(cx.id));
         shared.metrics.connections.fetch_sub(1, Relaxed);
         drop(permit);
     });

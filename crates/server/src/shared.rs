@@ -2,17 +2,18 @@
 
 use crate::config::{Identity, ServerLimits};
 use crate::conn::ConnCx;
-use crate::exports::Exports;
+use crate::exports::{Exports, OpenToken};
 use crate::fh::HandleCodec;
 use crate::metrics::ServerMetrics;
 use dhow_net::NetShared;
 use dhow_proto::v4::{OpNum, Status};
+use dhow_state::{State, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// Called for every result: minor version, operation, status. For tests that check the operation table.
@@ -28,6 +29,8 @@ pub struct ServerShared {
     pub exports: Exports,
     /// Makes and checks filehandles.
     pub handles: HandleCodec,
+    /// Clients, sessions, opens, locks. Told the time by [`ServerShared::now`].
+    pub state: Arc<State<OpenToken>>,
     /// Counters.
     pub metrics: ServerMetrics,
     /// Buffers, budgets and counters of the transport.
@@ -46,6 +49,7 @@ impl ServerShared {
         limits: ServerLimits,
         identity: Identity,
         exports: Exports,
+        state: State<OpenToken>,
         status_hook: Option<StatusHook>,
     ) -> Self {
         let net = NetShared::new(limits.request_bytes, 64 << 20);
@@ -55,6 +59,7 @@ impl ServerShared {
             identity,
             exports,
             handles,
+            state: Arc::new(state),
             metrics: ServerMetrics::default(),
             net,
             conns: Mutex::default(),
@@ -64,9 +69,9 @@ impl ServerShared {
         }
     }
 
-    /// Time since the server started: what the state machines go by.
-    pub fn uptime(&self) -> Duration {
-        self.started.elapsed()
+    /// The time that the state machines go by: it runs from the server's start.
+    pub fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 

@@ -5,7 +5,6 @@
 
 use super::cx::{OpCx, Request};
 use super::ops;
-use super::session::{Sequenced, Session};
 use crate::conn::ConnCx;
 use crate::cred::Caller;
 use crate::dispatch::Answer;
@@ -15,6 +14,7 @@ use bytes::Bytes;
 use dhow_net::Charge;
 use dhow_proto::v4::optable::{self, OpInfo, Position};
 use dhow_proto::v4::{CompoundHeader, OpNum, OpRes, ResOp, Status};
+use dhow_state::{Reply, Sequence};
 use dhow_xdr::{Decode, Encode, Mark, Reader, Writer};
 use futures_util::FutureExt;
 use siphasher::sip::SipHasher13;
@@ -43,7 +43,7 @@ pub(crate) async fn run(
     mut out: Writer,
 ) -> Option<Answer> {
     let rpc_header = out.mark();
-    let digest = digest(&r, &caller);
+    let digest = digest(&server.identity.handle_key, &r, &caller);
     let header = CompoundHeader::decode(&mut r).ok()?;
     let status_at = out.placeholder();
     out.opaque(&header.tag);
@@ -71,22 +71,23 @@ pub(crate) async fn run(
     out.patch_u32(status_at, status.0);
     out.patch_u32(count_at, results);
     let segments = out.into_segments();
-    if let Some(session) = cx.session.take() {
+    if let Some(slot) = cx.slot.take() {
+        let reply = if slot.cache_this() { without(&segments, rpc_header) } else { Reply::from([]) };
         // Before the reply leaves: the client may use the slot again as soon as it has it.
-        session.complete(|| without(&segments, rpc_header));
+        slot.complete(reply, server.now());
     }
     Some(Answer { segments, charge: cx.charge.take().unwrap_or_default() })
 }
 
 /// The COMPOUND result alone, sharing the buffers of the whole message.
-fn without(segments: &[Bytes], rpc_header: Mark) -> Arc<[Bytes]> {
+fn without(segments: &[Bytes], rpc_header: Mark) -> Reply {
     let skip = rpc_header.offset();
     segments.iter().enumerate().map(|(i, s)| if i == 0 { s.slice(skip.min(s.len())..) } else { s.clone() }).collect()
 }
 
 enum Step {
     Done(Status),
-    Replay(Arc<[Bytes]>),
+    Replay(Reply),
 }
 
 /// One operation: reads it, executes it, writes its result.
@@ -157,7 +158,7 @@ fn fail(out: &mut Writer, mark: Mark, op: OpNum, status: Status) -> Status {
 /// Position rules (RFC 8881 2.10.2, 16.2.3).
 fn misplaced(cx: &OpCx, info: &OpInfo) -> Option<Status> {
     let alone = cx.index == 0 && cx.request.ops == 1;
-    let in_session = cx.session.is_some() || cx.uncached;
+    let in_session = cx.slot.is_some() || cx.uncached;
     match info.position {
         Position::First if cx.index > 0 => Some(Status::SEQUENCE_POS),
         Position::Alone if !alone => Some(Status::NOT_ONLY_OP),
@@ -179,10 +180,10 @@ fn lacking(cx: &OpCx, info: &OpInfo) -> Option<Status> {
 /// The most bytes the reply may have after this operation, and the status of more. Room is kept for a bare error of
 /// the next operation.
 fn limit(cx: &OpCx) -> (usize, Status) {
-    let Some(session) = &cx.session else { return (usize::MAX, Status::REP_TOO_BIG) };
-    let (most, status) = session.max_reply();
+    let Some(slot) = &cx.slot else { return (usize::MAX, Status::REP_TOO_BIG) };
+    let (most, status) = slot.max_reply();
     let last = cx.index + 1 >= cx.request.ops;
-    (most.saturating_sub(if last { 0 } else { BARE }), status)
+    ((most as usize).saturating_sub(if last { 0 } else { BARE }), status)
 }
 
 /// An operation that changes something is refused *before* it runs if its result might not fit (RFC 8881 2.10.6.4);
@@ -215,10 +216,10 @@ fn result_size(op: OpNum) -> usize {
 }
 
 /// Digest of the arguments and of who sends them.
-fn digest(r: &Reader, caller: &Caller) -> u64 {
+fn digest(key: &[u8; 16], r: &Reader, caller: &Caller) -> u64 {
     let mut rest = r.clone();
     let bytes = rest.rest();
-    let mut h = SipHasher13::new();
+    let mut h = SipHasher13::new_with_key(key);
     let tail = bytes.len().saturating_sub(DIGEST_ENDS).max(DIGEST_ENDS.min(bytes.len()));
     h.write(bytes.get(..DIGEST_ENDS).unwrap_or(&bytes));
     h.write(bytes.get(tail..).unwrap_or_default());
@@ -229,19 +230,21 @@ fn digest(r: &Reader, caller: &Caller) -> u64 {
 }
 
 /// SEQUENCE, which decides what becomes of the rest. `Err` is the reply to be sent again.
-fn sequence(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Result<Status, Arc<[Bytes]>> {
+fn sequence(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Result<Status, Reply> {
     let mark = out.mark();
     let Ok(args) = Decode::decode(r) else { return Ok(fail(out, mark, OpNum::SEQUENCE, Status::BADXDR)) };
-    let ok = match ops::sequence::run(cx, args) {
-        Ok(Sequenced::Replay(reply)) => return Err(reply),
-        Ok(Sequenced::Fresh(ok, session)) => {
-            cx.session = Some(session);
+    let ok = match ops::sequence::run(cx, &args) {
+        Ok(Sequence::Replay(reply)) => return Err(reply),
+        Ok(Sequence::Fresh(slot)) => {
+            let ok = slot.result().clone();
+            cx.slot = Some(slot);
             ok
         }
-        Ok(Sequenced::Uncached(ok)) => {
+        Ok(Sequence::Uncached(ok)) => {
             cx.uncached = true;
             ok
         }
+        Ok(Sequence::InProgress) => return Ok(fail(out, mark, OpNum::SEQUENCE, Status::DELAY)),
         Err(status) => return Ok(fail(out, mark, OpNum::SEQUENCE, status)),
     };
     ResOp::Sequence(Ok(ok)).encode(out);
@@ -291,15 +294,4 @@ fn refuse(out: &mut Writer, op: OpNum, status: Status) -> Status {
     out.truncate(mark);
     out.raw(bytes.slice(4.min(bytes.len())..));
     status
-}
-
-impl Session {
-    /// Largest reply, RPC header included, and the status of a larger one.
-    fn max_reply(&self) -> (usize, Status) {
-        self.max_reply
-    }
-
-    fn complete(self, reply: impl FnOnce() -> Arc<[Bytes]>) {
-        (self.done)(reply());
-    }
 }

@@ -1,6 +1,5 @@
 //! What the operations of one COMPOUND share.
 
-use super::session::Session;
 use crate::conn::ConnCx;
 use crate::cred::{Barred, Caller};
 use crate::exports::Export;
@@ -9,7 +8,8 @@ use crate::metrics::count;
 use crate::shared::ServerShared;
 use bytes::Bytes;
 use dhow_proto::v4::{Stateid, Status};
-use dhow_vfs::{Backend, Cx, Handle, ObjectId};
+use dhow_state::{Client, ConnId, FileKey, SlotToken};
+use dhow_vfs::{Backend, Cx, Handle};
 use std::sync::Arc;
 
 /// A filehandle with what is needed to use it. Cheap to clone.
@@ -30,8 +30,8 @@ impl Fh {
     }
 
     /// The identity of the object, which state is kept by.
-    pub fn object(&self) -> ObjectId {
-        self.export.backend.object_id(&self.handle)
+    pub fn key(&self) -> FileKey {
+        FileKey::new(self.export.backend.object_id(&self.handle).as_bytes())
     }
 
     /// Another object of the same export.
@@ -71,8 +71,8 @@ pub(crate) struct OpCx {
     pub request: Request,
     /// Place of the operation that runs, from 0.
     pub index: u32,
-    /// Set by SEQUENCE; `None` in a COMPOUND without.
-    pub session: Option<Session>,
+    /// The slot, set by SEQUENCE; `None` in a COMPOUND without.
+    pub slot: Option<SlotToken>,
     /// The request is a retry whose reply was not kept: nothing more is executed.
     pub uncached: bool,
     /// What large replies are charged to; one charge per COMPOUND, since one that held a charge while it waited for
@@ -95,7 +95,7 @@ impl OpCx {
             minor,
             request,
             index: 0,
-            session: None,
+            slot: None,
             uncached: false,
             charge: None,
             room: usize::MAX,
@@ -103,6 +103,19 @@ impl OpCx {
             saved: None,
             stateid: None,
         }
+    }
+
+    /// The client of the session.
+    ///
+    /// # Errors
+    /// OP_NOT_IN_SESSION (the loop has seen to it that operations which need a session have one).
+    pub fn client(&self) -> Result<&Arc<Client>, Status> {
+        self.slot.as_ref().map(SlotToken::client).ok_or(Status::OP_NOT_IN_SESSION)
+    }
+
+    /// The connection, as the state knows it.
+    pub fn conn_id(&self) -> ConnId {
+        ConnId(self.conn.id)
     }
 
     /// The current filehandle.

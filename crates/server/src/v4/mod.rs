@@ -10,7 +10,6 @@
 pub(crate) mod compound;
 pub(crate) mod cx;
 pub(crate) mod ops;
-pub(crate) mod session;
 pub(crate) mod stateid;
 
 pub(crate) use cx::{Fh, OpCx};

@@ -1,35 +1,43 @@
 //! From a stateid to the right to read or write.
 
-use super::OpCx;
+use super::{Fh, OpCx};
+use crate::exports::OpenToken;
 use dhow_proto::v4::{Stateid, Status};
-use dhow_vfs::OpenFile;
-use std::any::Any;
+use dhow_state::{IoKind, IoToken, Refused};
+use dhow_vfs::IoRef;
 
-/// What an operation is about to do with a file's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Io {
-    /// READ, READ_PLUS, SEEK.
-    Read,
-    /// WRITE, SETATTR of size, ALLOCATE, DEALLOCATE.
-    Write,
-}
-
-/// The right to do I/O on the current file, until dropped: while it lives the state behind it is not freed.
+/// The right to do I/O on a file, until dropped: while it lives the state it rests on is not freed.
+#[derive(Debug)]
 pub(crate) struct Grant {
-    /// The open the I/O runs under; `None` for special stateids (permissions are then checked at the call).
-    pub open: Option<OpenFile>,
-    /// Keeps the state from being freed.
-    pub _hold: Option<Box<dyn Any + Send>>,
+    fh: Fh,
+    token: IoToken<OpenToken>,
 }
 
-/// Checks `stateid` (after [`OpCx::resolve`]) for I/O of kind `io` on the current filehandle (RFC 8881 8.2.2, 9.1.2):
-/// access mode, share reservations of others for special stateids, the grace period.
+impl Grant {
+    /// The file, for the backend.
+    pub fn io(&self) -> IoRef<'_> {
+        IoRef { handle: &self.fh.handle, open: self.token.open().map(|t| &t.file) }
+    }
+
+    /// The filehandle.
+    pub fn fh(&self) -> &Fh {
+        &self.fh
+    }
+}
+
+/// Checks `stateid` for I/O of `kind` on `fh` (RFC 8881 8.2.2, 9.1.2): access mode, share reservations of others for
+/// special stateids, the grace period.
 ///
 /// # Errors
-/// BAD_STATEID, OLD_STATEID, OPENMODE, LOCKED, GRACE, EXPIRED...
-pub(crate) async fn grant(cx: &OpCx, stateid: Stateid, _io: Io) -> Result<Grant, Status> {
-    match cx.resolve(stateid)? {
-        Stateid::ANONYMOUS | Stateid::READ_BYPASS => Ok(Grant { open: None, _hold: None }),
-        _ => Err(Status::BAD_STATEID),
-    }
+/// BAD_STATEID, OLD_STATEID, OPENMODE, LOCKED, GRACE, DELAY.
+pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) -> Result<Grant, Status> {
+    let stateid = cx.resolve(stateid)?;
+    let (client, state) = (cx.client()?, &cx.server.state);
+    let token = match state.begin_io(client, &fh.key(), &stateid, kind, cx.server.now()) {
+        Ok(token) => token,
+        Err(Refused::Status(status)) => return Err(status),
+        // State of a client whose lease has ended: it is being retired, or will be by the next try.
+        Err(Refused::Courtesy(_)) => return Err(Status::DELAY),
+    };
+    Ok(Grant { fh: fh.clone(), token })
 }

@@ -19,10 +19,12 @@ mod dispatch;
 pub mod errmap;
 pub mod exports;
 pub mod fh;
+mod gates;
 pub mod metrics;
 pub mod netmatch;
 pub mod server;
 pub mod shared;
+pub mod store;
 mod v4;
 mod walk;
 

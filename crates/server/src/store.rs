@@ -1,0 +1,279 @@
+//! What must outlive the process: the server's identity, and the clients that hold state.
+//!
+//! A client is recorded *before* its first open or lock is granted, and its record is removed *before* anything is
+//! granted that conflicts with what it held (RFC 8881 8.4.3). The server waits for both: a call returns when the change
+//! is on stable storage. Records are few and small (one per client that holds state), so one transactional file does.
+//!
+//! The trait is small so that a cluster can put its records elsewhere.
+//!
+//! Failures: a store that cannot be opened stops the start with a message that names the file. A store that fails
+//! while the server runs (disk full) refuses new clients (the caller answers DELAY and logs it) and harms no old ones.
+
+use crate::config::Identity;
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Cache of the store, bytes: its content is a few KiB.
+const CACHE: usize = 1 << 20;
+
+const CLIENTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("clients");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+/// Durable records. Calls may block for an fsync: call them off the runtime's threads.
+pub trait StableStore: Send + Sync {
+    /// All records of clients (owner, value).
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn clients(&self) -> io::Result<Vec<(Bytes, Bytes)>>;
+
+    /// Adds or replaces records; durable on return.
+    ///
+    /// # Errors
+    /// The medium failed or is full.
+    fn put(&self, records: &[(Bytes, Bytes)]) -> io::Result<()>;
+
+    /// Removes records; durable on return. A record that is not there is no error.
+    ///
+    /// # Errors
+    /// The medium failed or is full.
+    fn forget(&self, owners: &[Bytes]) -> io::Result<()>;
+
+    /// A value kept under a fixed name, made by `make` and stored if there is none.
+    ///
+    /// # Errors
+    /// The medium failed or is full.
+    fn value(&self, name: &str, make: &mut dyn FnMut() -> io::Result<Vec<u8>>) -> io::Result<Bytes>;
+
+    /// Counts a start: 1 at the first, one more at each later one. Durable on return.
+    ///
+    /// # Errors
+    /// The medium failed or is full.
+    fn count_start(&self) -> io::Result<u32>;
+}
+
+/// The store in a state directory.
+pub struct FileStore {
+    db: Database,
+    path: PathBuf,
+}
+
+impl FileStore {
+    /// Opens or creates `DIR/state.redb`, and `DIR` if need be (mode 0700: the key of all filehandles lies in it).
+    ///
+    /// # Errors
+    /// The directory or file cannot be used; another server has it open. The message names the path.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let name = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(name)?;
+        let path = dir.join("state.redb");
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE);
+        let db = builder.create(&path).map_err(|e| match e {
+            redb::DatabaseError::DatabaseAlreadyOpen => io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} is in use by another server; give each its own state directory", path.display()),
+            ),
+            e => io::Error::other(format!("{}: {e}", path.display())),
+        })?;
+        let store = Self { db, path };
+        store.write(|tables| {
+            tables.open_table(CLIENTS)?;
+            tables.open_table(META)?;
+            Ok(())
+        })?;
+        Ok(store)
+    }
+
+    fn error(&self, e: impl Into<redb::Error>) -> io::Error {
+        match e.into() {
+            redb::Error::Io(e) => io::Error::new(e.kind(), format!("{}: {e}", self.path.display())),
+            e => io::Error::other(format!("{}: {e}", self.path.display())),
+        }
+    }
+
+    /// One transaction, durable when this returns.
+    fn write<T>(&self, f: impl FnOnce(&redb::WriteTransaction) -> Result<T, redb::Error>) -> io::Result<T> {
+        let tx = self.db.begin_write().map_err(|e| self.error(e))?;
+        let out = f(&tx).map_err(|e| self.error(e))?;
+        tx.commit().map_err(|e| self.error(e))?;
+        Ok(out)
+    }
+}
+
+impl StableStore for FileStore {
+    fn clients(&self) -> io::Result<Vec<(Bytes, Bytes)>> {
+        let read = || -> Result<Vec<(Bytes, Bytes)>, redb::Error> {
+            let table = self.db.begin_read()?.open_table(CLIENTS)?;
+            let mut all = Vec::new();
+            for entry in table.iter()? {
+                let (owner, value) = entry?;
+                all.push((Bytes::copy_from_slice(owner.value()), Bytes::copy_from_slice(value.value())));
+            }
+            Ok(all)
+        };
+        read().map_err(|e| self.error(e))
+    }
+
+    fn put(&self, records: &[(Bytes, Bytes)]) -> io::Result<()> {
+        self.write(|tx| {
+            let mut table = tx.open_table(CLIENTS)?;
+            for (owner, value) in records {
+                table.insert(&owner[..], &value[..])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn forget(&self, owners: &[Bytes]) -> io::Result<()> {
+        self.write(|tx| {
+            let mut table = tx.open_table(CLIENTS)?;
+            for owner in owners {
+                table.remove(&owner[..])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn value(&self, name: &str, make: &mut dyn FnMut() -> io::Result<Vec<u8>>) -> io::Result<Bytes> {
+        let read = || -> Result<Option<Bytes>, redb::Error> {
+            let table = self.db.begin_read()?.open_table(META)?;
+            Ok(table.get(name)?.map(|v| Bytes::copy_from_slice(v.value())))
+        };
+        if let Some(value) = read().map_err(|e| self.error(e))? {
+            return Ok(value);
+        }
+        let value = make()?;
+        self.write(|tx| {
+            tx.open_table(META)?.insert(name, &value[..])?;
+            Ok(())
+        })?;
+        Ok(value.into())
+    }
+
+    fn count_start(&self) -> io::Result<u32> {
+        self.write(|tx| {
+            let mut table = tx.open_table(META)?;
+            let last = table.get("starts")?.map(|v| v.value().try_into().map_or(0, u32::from_be_bytes));
+            let this = last.unwrap_or(0).wrapping_add(1);
+            table.insert("starts", &this.to_be_bytes()[..])?;
+            Ok(this)
+        })
+    }
+}
+
+/// A store that forgets everything with the process: for tests, and for servers that nobody reclaims from.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    inner: parking_lot::Mutex<MemoryTables>,
+}
+
+#[derive(Debug, Default)]
+struct MemoryTables {
+    clients: std::collections::BTreeMap<Bytes, Bytes>,
+    meta: std::collections::BTreeMap<String, Bytes>,
+    starts: u32,
+}
+
+impl StableStore for MemoryStore {
+    fn clients(&self) -> io::Result<Vec<(Bytes, Bytes)>> {
+        Ok(self.inner.lock().clients.iter().map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+
+    fn put(&self, records: &[(Bytes, Bytes)]) -> io::Result<()> {
+        self.inner.lock().clients.extend(records.iter().cloned());
+        Ok(())
+    }
+
+    fn forget(&self, owners: &[Bytes]) -> io::Result<()> {
+        self.inner.lock().clients.retain(|k, _| !owners.contains(k));
+        Ok(())
+    }
+
+    fn value(&self, name: &str, make: &mut dyn FnMut() -> io::Result<Vec<u8>>) -> io::Result<Bytes> {
+        if let Some(v) = self.inner.lock().meta.get(name) {
+            return Ok(v.clone());
+        }
+        let value = Bytes::from(make()?);
+        self.inner.lock().meta.insert(name.to_owned(), value.clone());
+        Ok(value)
+    }
+
+    fn count_start(&self) -> io::Result<u32> {
+        let mut inner = self.inner.lock();
+        inner.starts = inner.starts.wrapping_add(1);
+        Ok(inner.starts)
+    }
+}
+
+/// The identity kept in `store`, made at the first start: server owner, scope and the key of filehandles belong to the
+/// state directory, the instance to this start.
+///
+/// # Errors
+/// The store failed, or the system has no randomness.
+pub fn identity(store: &Arc<dyn StableStore>) -> io::Result<Identity> {
+    let random = |n: usize| -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; n];
+        getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(bytes)
+    };
+    let major = store.value("server-owner", &mut || {
+        Ok(random(16)?.iter().map(|b| format!("{b:02x}")).collect::<String>().into_bytes())
+    })?;
+    let key = store.value("handle-key", &mut || random(16))?;
+    let handle_key: [u8; 16] = key.as_ref().try_into().map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidData, "the key of filehandles in the state directory is damaged")
+    })?;
+    let instance = store.count_start()?;
+    let secret = random(16)?.try_into().unwrap_or_default();
+    Ok(Identity { major_id: major.clone(), scope: major, handle_key, instance, secret })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(store: &dyn StableStore) {
+        let b = |s: &'static str| Bytes::from_static(s.as_bytes());
+        assert!(store.clients().unwrap().is_empty());
+        store.put(&[(b("a"), b("1")), (b("b"), b("2"))]).unwrap();
+        store.put(&[(b("a"), b("3"))]).unwrap();
+        assert_eq!(store.clients().unwrap(), vec![(b("a"), b("3")), (b("b"), b("2"))]);
+        store.forget(&[b("a"), b("never there")]).unwrap();
+        assert_eq!(store.clients().unwrap(), vec![(b("b"), b("2"))]);
+        assert_eq!(store.count_start().unwrap(), 1);
+        let made = store.value("x", &mut || Ok(vec![1, 2])).unwrap();
+        assert_eq!(store.value("x", &mut || panic!("it is there")).unwrap(), made);
+    }
+
+    #[test]
+    fn memory() {
+        check(&MemoryStore::default());
+    }
+
+    #[test]
+    fn file_outlives_the_process_and_has_one_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::open(dir.path()).unwrap();
+        check(&store);
+        let text = FileStore::open(dir.path()).err().unwrap().to_string();
+        assert!(text.contains("in use by another server"), "{text}");
+        drop(store);
+        let store = FileStore::open(dir.path()).unwrap();
+        assert_eq!(store.clients().unwrap().len(), 1);
+        let store: Arc<dyn StableStore> = Arc::new(store);
+        let (one, two) = (identity(&store).unwrap(), identity(&store).unwrap());
+        assert_eq!((one.handle_key, &one.major_id), (two.handle_key, &two.major_id));
+        assert_eq!((one.instance, two.instance), (2, 3));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_used_is_named() {
+        let text = FileStore::open(Path::new("/proc/nowhere")).err().unwrap().to_string();
+        assert!(text.contains("/proc/nowhere"), "{text}");
+    }
+}

@@ -46,6 +46,10 @@ at_least() { [ "${2:-0}" -ge "$1" ] || { echo "${3:-count}: wanted at least $1, 
 finish() {
     local deaths
     deaths=$(cat /out/deaths 2>/dev/null)
+    if [ "$LAB_SERVER" = inside ]; then
+        kill -0 "${server_pid:-0}" 2>/dev/null || deaths=1
+        [ "$failures" = 0 ] || tail -n 40 "$SERVED"/server.*.log | sed 's/^/| server: /'
+    fi
     [ -z "$deaths" ] || { say "FAIL server: it ended by itself, $deaths times"; failures=$((failures + 1)); }
     dmesg | grep -iE 'BUG|WARNING:|NFS: ' | tail -5 | sed 's/^/| kernel: /'
     echo "@@ end"
@@ -66,11 +70,10 @@ begin() {
     # knfsd does not export tmpfs files by handles that outlive a restart: same rules, on ext4.
     if [ "$LAB_SERVER" = knfsd ] && [ "$LAB_FS" = tmpfs ]; then LAB_FS=ext4; fi
     [ "$LAB_FS" = dir ] && LAB_FS=ext4
-    SERVER_LOG=/tmp/server.log
     server_disk || { say "FAIL begin: no disk with $LAB_FS"; finish; }
     if grep -q '^# prepares: yes' "$0"; then ( cd "$SERVED/fs" && bash "$0" prepare ); fi
     server_start >/tmp/start.log 2>&1 || {
-        cat /tmp/start.log /tmp/server.log 2>/dev/null
+        cat /tmp/start.log
         say "FAIL begin: no server"
         finish
     }

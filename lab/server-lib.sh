@@ -5,12 +5,11 @@
 #   LAB_SERVER  dhow or inside: `dhow serve`; knfsd: the kernel's server
 #   LAB_FS      what the served files lie on: tmpfs, dir, ext4, xfs, btrfs
 #
-# Three exports: data (nobody squashed), squash (root squashed), ro (read-only).
+# Exports: data (nobody squashed), squash (root squashed), all (everybody squashed to 1234:5678),
+# ro (read-only), closed (for a network that no client is in).
 
 SERVED=${LAB_BASE:-/srv}
 DHOW=${LAB_SHARE:-/share}/dhow
-SERVER_LOG=${SERVER_LOG:-/dev/stdout}
-EXPORT_OPTIONS=()
 server_pid=''
 
 # server_disk: a fresh file system at $SERVED/fs with the exported folders in it.
@@ -31,8 +30,8 @@ server_disk() {
             if [ -b "$image" ]; then mount -t "$LAB_FS" "$image" "$where"
             else mount -t "$LAB_FS" -o loop "$image" "$where"; fi ;;
     esac || return
-    mkdir -p "$where"/{data,squash,ro} "$SERVED/state"
-    chmod 777 "$where/squash"
+    mkdir -p "$where"/{data,squash,all,ro,closed} "$SERVED/state"
+    chmod 777 "$where/squash" "$where/all"
     echo "read me" >"$where/ro/file"
 }
 
@@ -46,6 +45,8 @@ server_start() {
         {
             echo "$SERVED/fs/data *($o,no_root_squash,fsid=1)"
             echo "$SERVED/fs/squash *($o,root_squash,fsid=2)"
+            echo "$SERVED/fs/all *($o,all_squash,anonuid=1234,anongid=5678,fsid=4)"
+            echo "$SERVED/fs/closed 192.0.2.0/24($o,no_root_squash,fsid=5)"
             echo "$SERVED/fs/ro *(ro,sync,no_subtree_check,insecure,no_root_squash,fsid=3)"
         } >/etc/exports
         exportfs -ra
@@ -53,21 +54,27 @@ server_start() {
         [ ! -e /proc/fs/lockd/nlm_end_grace ] || echo Y >/proc/fs/lockd/nlm_end_grace
         return
     fi
-    local listen=10.99.0.1:2049 d=$SERVED/fs
-    [ "$LAB_SERVER" = inside ] && listen=0.0.0.0:2049
-    if [ "$LAB_FS" = tmpfs ]; then export TMPDIR=/tmp; fi
-    "$DHOW" serve --listen "$listen" --state-dir "$SERVED/state" "${EXPORT_OPTIONS[@]}" \
-        --export "/data=$d/data,squash=none" --export "/squash=$d/squash,squash=root" \
-        --export "/ro=$d/ro,ro,squash=none" >>"$SERVER_LOG" 2>&1 &
+    local d=$SERVED/fs
+    dhow_start 2049 "$SERVED/state" --export "/data=$d/data,no_root_squash" --export "/squash=$d/squash,root_squash" \
+        --export "/all=$d/all,all_squash,anonuid=1234,anongid=5678" --export "/ro=$d/ro,ro,no_root_squash" \
+        --export "/closed=$d/closed,no_root_squash,clients=192.0.2.0/24" || return
     server_pid=$!
-    local n host=${listen%:*}
-    [ "$host" = 0.0.0.0 ] && host=127.0.0.1
+}
+
+# dhow_start PORT STATEDIR ARG...: `dhow serve` in the background ($!); returns once it says that it is ready.
+dhow_start() {
+    local port=$1 state=$2 n pid host=10.99.0.1 log; shift 2
+    [ "$LAB_SERVER" = inside ] && host='[::]'
+    log=$SERVED/server.$port.log
+    : >"$log"
+    "$DHOW" serve --listen "$host:$port" --state-dir "$state" "$@" >>"$log" 2>&1 &
+    pid=$!
     for ((n = 0; n < 200; n++)); do
-        (exec 3<>"/dev/tcp/$host/2049") 2>/dev/null && return
-        kill -0 "$server_pid" 2>/dev/null || { echo "dhow serve ended before it accepted connections"; return 1; }
+        grep -qw ready "$log" && return
+        kill -0 "$pid" 2>/dev/null || { cat "$log"; echo "dhow serve ended before it was ready"; return 1; }
         sleep 0.05
     done
-    echo "dhow serve accepts no connection after 10 s"; return 1
+    cat "$log"; echo "dhow serve is not ready after 10 s"; return 1
 }
 
 # server_stop [SIGNAL]: returns once it is gone.

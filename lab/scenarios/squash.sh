@@ -27,6 +27,13 @@ ro() {
     done
 }
 check "the read-only export can only be read" ro
+everybody() {
+    mnt /all /mnt/all; touch /mnt/all/r; user 1000 touch /mnt/all/u; user 1001 sh -c 'echo x >>/mnt/all/u'
+    same "1234:5678 1234:5678" "$(stat -c %u:%g /mnt/all/r /mnt/all/u | tr '\n' ' ' | sed 's/ $//')"; umount /mnt/all
+}
+check "an export that squashes everybody" everybody
+closed() { must_fail "No such file|denied|not permitted" mnt /closed /mnt/closed; }
+check "an export for other networks is not mounted" closed
 links() { same ../outside "$(readlink /mnt/s/escape)"; must_fail "No such file" cat /mnt/s/escape; cmp /etc/hostname /mnt/s/absolute || [ ! -e /etc/hostname ]; }
 check "a link out of the export is the client's to follow" links
 up() { ls -id /mnt/s/.. /mnt/s; mnt /squash/d /mnt/below 2>/dev/null && { ls /mnt/below/..; umount /mnt/below; }; true; }

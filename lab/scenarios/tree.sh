@@ -5,7 +5,8 @@
 . /share/scenario-lib.sh
 begin
 
-roots() { mnt / /mnt/top; same "data ro squash" "$(ls /mnt/top | tr '\n' ' ' | sed 's/ $//')"; umount /mnt/top; }
+# An export for others may be shown or not.
+roots() { mnt / /mnt/top; same "all data ro squash" "$(ls -I closed /mnt/top | tr '\n' ' ' | sed 's/ $//')"; umount /mnt/top; }
 need "mount" mnt /data /mnt/data
 check "the pseudo-root lists the exports" roots
 check "the version is the one asked for" grep -q " /mnt/data nfs4 .*vers=$LAB_VERS" /proc/mounts

@@ -182,9 +182,12 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let started = Instant::now();
     let tally = Mutex::new(Tally::default());
     let runs = plans.len();
+    // A guest is mostly one busy process: one for each of this machine's cores.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = if options.jobs == 0 { cores.min(4) } else { options.jobs };
     let queue = Mutex::new(VecDeque::from(plans));
     std::thread::scope(|scope| {
-        for _ in 0..options.jobs.clamp(1, 16) {
+        for _ in 0..jobs {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

@@ -30,7 +30,7 @@ cargo xtask lab [--list] [--server dhow|inside|knfsd] [--jobs N] [--keep DIR] [-
       --server S   who serves: dhow (the default: `dhow serve` on this machine beside the guest),
                    inside (`dhow serve` within the guest), knfsd (the kernel's server within the
                    guest, to see what a check says of it)
-      --jobs N     guests at a time (default 1)
+      --jobs N     guests at a time (default: the number of cores, at most 4)
       --keep DIR   keep what each run printed, and its server's log, in DIR
       --binary F   run this binary instead of building dhow in release
 

@@ -45,10 +45,9 @@ at_least() { [ "${2:-0}" -ge "$1" ] || { echo "${3:-count}: wanted at least $1, 
 # Ends the scenario. A server that ended by itself fails it, whatever the checks said.
 finish() {
     local deaths
-    deaths=$(cat /out/deaths 2>/dev/null)
-    if [ "$LAB_SERVER" = inside ]; then
-        kill -0 "${server_pid:-0}" 2>/dev/null || deaths=1
-        [ "$failures" = 0 ] || tail -n 40 "$SERVED"/server.*.log | sed 's/^/| server: /'
+    deaths=$(cat "$CONTROL/deaths" 2>/dev/null)
+    if [ "$LAB_SERVER" = inside ] && [ "$failures$deaths" != 0 ]; then
+        tail -n 40 "$SERVED"/server.*.log | sed 's/^/| server: /'
     fi
     [ -z "$deaths" ] || { say "FAIL server: it ended by itself, $deaths times"; failures=$((failures + 1)); }
     dmesg | grep -iE 'BUG|WARNING:|NFS: ' | tail -5 | sed 's/^/| kernel: /'
@@ -63,13 +62,14 @@ need() { local before=$failures; check "$@"; [ "$failures" = "$before" ] || fini
 # begin: starts the server, where it runs in the guest. Sets HOST and TOP (what stands
 # before an export's name).
 begin() {
-    HOST=10.99.0.1 TOP=''
+    HOST=10.99.0.1 TOP='' CONTROL=/out
     [ "$LAB_SERVER" = dhow ] && return
     HOST=10.99.0.2
     [ "$LAB_SERVER" = knfsd ] && TOP=/srv/fs
     # knfsd does not export tmpfs files by handles that outlive a restart: same rules, on ext4.
     if [ "$LAB_SERVER" = knfsd ] && [ "$LAB_FS" = tmpfs ]; then LAB_FS=ext4; fi
     [ "$LAB_FS" = dir ] && LAB_FS=ext4
+    if [ "$LAB_SERVER" = inside ]; then begin_inside; return; fi
     server_disk || { say "FAIL begin: no disk with $LAB_FS"; finish; }
     if grep -q '^# prepares: yes' "$0"; then ( cd "$SERVED/fs" && bash "$0" prepare ); fi
     server_start >/tmp/start.log 2>&1 || {
@@ -79,28 +79,42 @@ begin() {
     }
 }
 
+begin_inside() {
+    local n name=${0##*/}
+    export LAB_SERVER LAB_FS
+    CONTROL=/tmp/control
+    mkdir -p $CONTROL
+    LAB_BASE=$SERVED LAB_OUT=$CONTROL LAB_SHARE=/share LAB_SCENARIO=${name%.sh} \
+        bash /share/beside serve >$CONTROL/log 2>&1 &
+    for ((n = 0; n < 300; n++)); do
+        grep -qx ready $CONTROL/log && return
+        sleep 0.1
+    done
+    cat $CONTROL/log; say "FAIL begin: no server"; finish
+}
+
 # server LINE: runs a line for bash where the server is, in the folder that holds the
 # exported folders. Functions of server-lib.sh may be called.
 server() {
     local n rc
-    if [ "$LAB_SERVER" != dhow ]; then
+    if [ "$LAB_SERVER" = knfsd ]; then
         cd "$SERVED/fs" || return
         eval "$1" 7<&- 8<&-; rc=$?      # a server started here must not hold a scenario's files
         cd - >/dev/null || return
         return "$rc"
     fi
-    rm -f /out/answer
-    printf '%s\n' "$1" >/out/ask.new
-    mv /out/ask.new /out/ask
+    rm -f "$CONTROL/answer"
+    printf '%s\n' "$1" >"$CONTROL/ask.new"
+    mv "$CONTROL/ask.new" "$CONTROL/ask"
     for ((n = 0; n < 600; n++)); do
-        if [ -e /out/answer ]; then
-            rc=$(tail -n 1 /out/answer)
-            head -n -1 /out/answer
+        if [ -e "$CONTROL/answer" ]; then
+            rc=$(tail -n 1 "$CONTROL/answer")
+            head -n -1 "$CONTROL/answer"
             return "$rc"
         fi
         sleep 0.05
     done
-    echo "no answer from beside the guest"; return 1
+    echo "no answer from the server's side"; return 1
 }
 
 # mnt EXPORT DIR [OPTIONS]

@@ -82,7 +82,7 @@ server_stop() {
     if [ "$LAB_SERVER" = knfsd ]; then rpc.nfsd 0; pkill -x rpc.mountd; pkill -x nfsdcld; sleep 0.5; return; fi
     local pid=$server_pid
     server_pid=''                       # told to end: not a death
-    kill "-${1:-TERM}" "$pid"
+    kill "-${1:-TERM}" "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null
     echo "server ended: status $?"
 }

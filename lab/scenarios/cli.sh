@@ -11,7 +11,7 @@ dhow=/share/dhow u=nfs://127.0.0.1/srv/fs/data d=/srv/fs/data
 head -c 40M /dev/urandom >/tmp/src
 printf 'small\n' >/tmp/small
 # served OP: how many of these operations knfsd has answered.
-served() { nfsstat -s -l 2>/dev/null | awk -v op="$1:" '$3 == "v4" && 0 {} $(NF-1) == op && /v4 server/ {n += $NF} END {print n+0}'; }
+served() { nfsstat -s -l 2>/dev/null | awk -v op="$1:" '$3 == "servop" && $4 == op {n += $5} END {print n+0}'; }
 
 check "probe" $dhow probe $u
 put() { $dhow put /tmp/src $u/put; cmp /tmp/src $d/put; $dhow put - $u/stdin </tmp/small; cmp /tmp/small $d/stdin; }

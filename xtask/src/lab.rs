@@ -241,6 +241,7 @@ impl Work {
         fs::create_dir_all(share.join("scenarios")).with_context(|| share.display().to_string())?;
         for (from, to) in [
             ("lab/demo/guest-lib.sh", "guest-lib.sh"),
+            ("lab/beside", "beside"),
             ("lab/scenario-lib.sh", "scenario-lib.sh"),
             ("lab/server-lib.sh", "server-lib.sh"),
         ] {

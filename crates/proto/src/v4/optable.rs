@@ -10,6 +10,7 @@
 //!   SETXATTR and REMOVEXATTR, table 2 forgets COPY and COPY_NOTIFY.
 //! * COPY may return OFFLOAD_NO_REQS (RFC 7862 section 15.2.2 gives it a body; the table lacks it).
 //! * READ may return PARTNER_NO_AUTH, as READ_PLUS does: both serve copy-notify stateids (RFC 7862 section 4.10).
+//! * SEEK may return NXIO (RFC 7862 section 15.11.3 demands it past the end of the file; the table lacks it).
 //! * LISTXATTRS may return TOOSMALL (RFC 8276 section 8.4.3.3; the table lacks it).
 
 use super::{OpNum, Status};
@@ -365,7 +366,7 @@ table! {
         PNFS_NO_LAYOUT SYMLINK WRONG_TYPE
     };
     SEEK 2 InSession [CURRENT IDEMPOTENT] { GENERAL SESSION FILEHANDLE STATEID OPTIONAL } {
-        ACCESS DELEG_REVOKED GRACE INVAL IO ISDIR LOCKED OPENMODE PNFS_IO_HOLE PNFS_NO_LAYOUT SYMLINK
+        ACCESS DELEG_REVOKED GRACE INVAL IO ISDIR LOCKED NXIO OPENMODE PNFS_IO_HOLE PNFS_NO_LAYOUT SYMLINK
         UNION_NOTSUPP WRONG_TYPE
     };
     WRITE_SAME 2 InSession [CURRENT IDEMPOTENT MODIFIES] { GENERAL SESSION FILEHANDLE STATEID OPTIONAL } {

@@ -273,13 +273,63 @@ async fn execute(cx: &mut OpCx, op: OpNum, r: &mut Reader, out: &mut Writer) -> 
             }
         };
     }
+    macro_rules! boxed {
+        ($run:path) => {{
+            let args = args!();
+            finish!(Box::pin($run(cx, args)).await)
+        }};
+    }
     match op {
         OpNum::PUTFH => finish!(ops::putfh::run(cx, args!())),
-        OpNum::PUTROOTFH => finish!(ops::putrootfh::run(cx).await),
-        OpNum::PUTPUBFH => finish!(ops::putpubfh::run(cx).await),
         OpNum::GETFH => finish!(ops::getfh::run(cx)),
         OpNum::SAVEFH => finish!(ops::savefh::run(cx)),
         OpNum::RESTOREFH => finish!(ops::restorefh::run(cx)),
+        OpNum::GETATTR => finish!(ops::getattr::run(cx, args!()).await),
+        OpNum::ACCESS => finish!(ops::access::run(cx, args!()).await),
+        OpNum::LOOKUP => finish!(ops::lookup::run(cx, args!()).await),
+        OpNum::READ => finish!(ops::read::run(cx, args!()).await),
+        OpNum::WRITE => finish!(ops::write::run(cx, args!()).await),
+        OpNum::COMMIT => finish!(ops::commit::run(cx, args!()).await),
+        OpNum::PUTROOTFH => finish!(Box::pin(ops::putrootfh::run(cx)).await),
+        OpNum::PUTPUBFH => finish!(Box::pin(ops::putpubfh::run(cx)).await),
+        OpNum::LOOKUPP => finish!(Box::pin(ops::lookupp::run(cx)).await),
+        OpNum::READLINK => finish!(Box::pin(ops::readlink::run(cx)).await),
+        OpNum::CREATE => boxed!(ops::create::run),
+        OpNum::LINK => boxed!(ops::link::run),
+        OpNum::REMOVE => boxed!(ops::remove::run),
+        OpNum::RENAME => boxed!(ops::rename::run),
+        OpNum::SETATTR => boxed!(ops::setattr::run),
+        OpNum::READDIR => boxed!(ops::readdir::run),
+        OpNum::VERIFY => boxed!(ops::verify::verify),
+        OpNum::NVERIFY => boxed!(ops::verify::nverify),
+        OpNum::SECINFO => boxed!(ops::secinfo::run),
+        OpNum::SECINFO_NO_NAME => boxed!(ops::secinfo::run_no_name),
+        OpNum::ALLOCATE => boxed!(ops::allocate::allocate),
+        OpNum::DEALLOCATE => boxed!(ops::allocate::deallocate),
+        OpNum::SEEK => boxed!(ops::seek::run),
+        OpNum::READ_PLUS => boxed!(ops::read_plus::run),
+        OpNum::IO_ADVISE => boxed!(ops::io_advise::run),
+        OpNum::GETXATTR => boxed!(ops::xattr::get),
+        OpNum::SETXATTR => boxed!(ops::xattr::set),
+        OpNum::LISTXATTRS => boxed!(ops::xattr::list),
+        OpNum::REMOVEXATTR => boxed!(ops::xattr::remove),
+        OpNum::EXCHANGE_ID => finish!(Box::pin(ops::exchange_id::run(cx, args!())).await),
+        OpNum::CREATE_SESSION => finish!(Box::pin(ops::create_session::run(cx, args!())).await),
+        OpNum::DESTROY_SESSION => finish!(ops::destroy_session::run(cx, &args!())),
+        OpNum::DESTROY_CLIENTID => finish!(Box::pin(ops::destroy_clientid::run(cx, args!())).await),
+        OpNum::BIND_CONN_TO_SESSION => finish!(ops::bind_conn_to_session::run(cx, &args!())),
+        OpNum::BACKCHANNEL_CTL => finish!(ops::backchannel_ctl::run(cx, &args!())),
+        OpNum::RECLAIM_COMPLETE => finish!(Box::pin(ops::reclaim_complete::run(cx, args!())).await),
+        OpNum::TEST_STATEID => finish!(ops::test_stateid::run(cx, &args!())),
+        OpNum::FREE_STATEID => finish!(ops::free_stateid::run(cx, &args!())),
+        OpNum::SECINFO => finish!(Box::pin(ops::secinfo::run(cx, args!())).await),
+        OpNum::SECINFO_NO_NAME => finish!(Box::pin(ops::secinfo::run_no_name(cx, args!())).await),
+        OpNum::OPEN => finish!(Box::pin(ops::open::run(cx, args!())).await),
+        OpNum::OPEN_DOWNGRADE => finish!(Box::pin(ops::open_downgrade::run(cx, args!())).await),
+        OpNum::CLOSE => finish!(Box::pin(ops::close::run(cx, args!())).await),
+        OpNum::LOCK => finish!(Box::pin(ops::lock::run(cx, args!())).await),
+        OpNum::LOCKT => finish!(Box::pin(ops::lockt::run(cx, args!())).await),
+        OpNum::LOCKU => finish!(Box::pin(ops::locku::run(cx, args!())).await),
         _ => refuse(out, op, Status::NOTSUPP),
     }
 }

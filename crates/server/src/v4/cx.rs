@@ -4,12 +4,13 @@ use crate::conn::ConnCx;
 use crate::cred::{Barred, Caller};
 use crate::exports::Export;
 use crate::fh::Place;
+use crate::gates::{NameKey, Pass};
 use crate::metrics::count;
 use crate::shared::ServerShared;
 use bytes::Bytes;
 use dhow_proto::v4::{Stateid, Status};
 use dhow_state::{Client, ConnId, FileKey, SlotToken};
-use dhow_vfs::{Backend, Cx, Handle};
+use dhow_vfs::{Backend, Cx, Handle, Name, ObjectId};
 use std::sync::Arc;
 
 /// A filehandle with what is needed to use it. Cheap to clone.
@@ -32,6 +33,11 @@ impl Fh {
     /// The identity of the object, which state is kept by.
     pub fn key(&self) -> FileKey {
         FileKey::new(self.export.backend.object_id(&self.handle).as_bytes())
+    }
+
+    /// As the backend tells it.
+    pub fn object(&self) -> ObjectId {
+        self.export.backend.object_id(&self.handle)
     }
 
     /// Another object of the same export.
@@ -220,5 +226,35 @@ impl OpCx {
     /// The wire form of a handle.
     pub fn wire_handle(&self, place: Place, handle: &Handle) -> Bytes {
         self.server.handles.encode(place, handle).into()
+    }
+
+    /// Passes the gate of a name in a directory: updates of one name follow each other, those of different names never
+    /// wait for one another.
+    ///
+    /// # Errors
+    /// DELAY after a bounded wait.
+    pub async fn name_gate(&self, dir: &Fh, name: &Name) -> Result<Pass<NameKey>, Status> {
+        self.server.gates.name(&dir.object(), name).await.map_err(|_| Status::DELAY)
+    }
+
+    /// Passes the gates of two names, in an order that cannot lock in a circle.
+    ///
+    /// # Errors
+    /// DELAY after a bounded wait.
+    pub async fn name_gates(
+        &self,
+        a: (&Fh, &Name),
+        b: (&Fh, &Name),
+    ) -> Result<(Pass<NameKey>, Option<Pass<NameKey>>), Status> {
+        let both = self.server.gates.two_names((&a.0.object(), a.1), (&b.0.object(), b.1)).await;
+        both.map_err(|_| Status::DELAY)
+    }
+
+    /// Passes the gate of a file. Taken after that of a name, never before.
+    ///
+    /// # Errors
+    /// DELAY after a bounded wait.
+    pub async fn file_gate(&self, fh: &Fh) -> Result<Pass<ObjectId>, Status> {
+        self.server.gates.file(&fh.object()).await.map_err(|_| Status::DELAY)
     }
 }

@@ -1,10 +1,14 @@
 //! From a stateid to the right to read or write.
 
+use super::state_cx::Retry;
 use super::{Fh, OpCx};
 use crate::exports::OpenToken;
 use dhow_proto::v4::{Stateid, Status};
 use dhow_state::{IoKind, IoToken, Refused};
 use dhow_vfs::IoRef;
+
+/// Ended clients that one request may have to retire before it answers DELAY.
+const COURTESY_ROUNDS: u32 = 8;
 
 /// The right to do I/O on a file, until dropped: while it lives the state it rests on is not freed.
 #[derive(Debug)]
@@ -33,11 +37,15 @@ impl Grant {
 pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) -> Result<Grant, Status> {
     let stateid = cx.resolve(stateid)?;
     let (client, state) = (cx.client()?, &cx.server.state);
-    let token = match state.begin_io(client, &fh.key(), &stateid, kind, cx.server.now()) {
-        Ok(token) => token,
-        Err(Refused::Status(status)) => return Err(status),
-        // State of a client whose lease has ended: it is being retired, or will be by the next try.
-        Err(Refused::Courtesy(_)) => return Err(Status::DELAY),
-    };
-    Ok(Grant { fh: fh.clone(), token })
+    let key = fh.key();
+    // Each round retires one client whose lease has ended; more than a few in the way of one file is no good reason to
+    // keep a request waiting.
+    for _ in 0..COURTESY_ROUNDS {
+        match state.begin_io(client, &key, &stateid, kind, cx.server.now()) {
+            Ok(token) => return Ok(Grant { fh: fh.clone(), token }),
+            Err(Refused::Status(status)) => return Err(status),
+            Err(Refused::Courtesy(id)) => cx.server.clear_the_way(id).await?,
+        }
+    }
+    Err(Status::DELAY)
 }

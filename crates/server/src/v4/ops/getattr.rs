@@ -1,0 +1,31 @@
+//! GETATTR (RFC 8881 18.7).
+
+use crate::attrs::{self, Object};
+use crate::errmap::IntoStatus;
+use crate::v4::{Fh, OpCx, OpResult};
+use dhow_proto::v4::ops::{GetattrArgs, GetattrOk};
+use dhow_proto::v4::{Attrs, Bitmap};
+use dhow_vfs::Attr;
+
+pub(crate) async fn run(cx: &OpCx, args: GetattrArgs) -> OpResult<GetattrOk> {
+    let attrs = of(cx, cx.current()?, &args.attr_request).await?;
+    Ok(GetattrOk { attrs })
+}
+
+/// The `wanted` attributes of an object; what is asked of its filesystem only if need be.
+pub(crate) async fn of(cx: &OpCx, fh: &Fh, wanted: &Bitmap) -> OpResult<Box<Attrs>> {
+    let attr = plain(fh).await?;
+    let stat = match attrs::needs_statfs(wanted) {
+        true => Some(fh.backend().statfs(&fh.user, &fh.handle).await.or_status()?),
+        false => None,
+    };
+    Ok(attrs::collect(&cx.server, cx.minor, Object { fh, attr: &attr, stat: stat.as_ref() }, wanted))
+}
+
+/// What the backend says of an object.
+pub(crate) async fn plain(fh: &Fh) -> OpResult<Attr> {
+    match fh.backend().try_getattr(&fh.user, &fh.handle) {
+        Some(attr) => attr.or_status(),
+        None => fh.backend().getattr(&fh.user, &fh.handle).await.or_status(),
+    }
+}

@@ -1,0 +1,16 @@
+//! RENAME (RFC 8881 18.26): from the saved directory to the current one.
+
+use crate::errmap::IntoStatus;
+use crate::v4::{OpCx, OpResult, change_info};
+use crate::walk;
+use dhow_proto::v4::ops::{RenameArgs, RenameOk};
+use dhow_vfs::Name;
+
+pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
+    let (from, to) = (cx.saved()?, cx.current()?);
+    let (old, new) = (Name::new(args.old_name).or_status()?, Name::new(args.new_name).or_status()?);
+    walk::same_filesystem(from, to)?;
+    let _passes = cx.name_gates((from, &old), (to, &new)).await?;
+    let done = to.backend().rename(&to.user, &from.handle, &old, &to.handle, &new).await.or_status()?;
+    Ok(RenameOk { source_cinfo: change_info(done.from), target_cinfo: change_info(done.to) })
+}

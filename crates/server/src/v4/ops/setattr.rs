@@ -1,0 +1,36 @@
+//! SETATTR (RFC 8881 18.30). A change of size counts as a write: it needs a stateid that allows writing, or a special
+//! one, and passes the file's gate so that it does not overlap an OPEN that truncates.
+
+use crate::attrs::{self, SetFor};
+use crate::errmap::IntoStatus;
+use crate::v4::{OpCx, OpResult, stateid};
+use dhow_proto::v4::ops::{SetattrArgs, SetattrRes};
+use dhow_proto::v4::{Bitmap, OpRes, Status};
+use dhow_state::IoKind;
+
+pub(crate) async fn run(cx: &OpCx, args: SetattrArgs) -> SetattrRes {
+    match set(cx, args).await {
+        Ok(attrsset) => SetattrRes { status: Status::OK, attrsset },
+        // Backends apply all or nothing where they can; what they applied before an error they do not tell, and a
+        // client that is told too little looks again.
+        Err(status) => OpRes::error(status),
+    }
+}
+
+async fn set(cx: &OpCx, args: SetattrArgs) -> OpResult<Bitmap> {
+    let fh = cx.current()?;
+    let set = attrs::to_set(&fh.export, cx.minor, &args.attrs, SetFor::Change)?;
+    let mask = &args.attrs.mask;
+    if set.size.is_none() {
+        // The stateid means nothing then (RFC 8881 18.30.3).
+        let done = fh.backend().setattr(&fh.user, &fh.handle, None, &set).await.or_status()?;
+        return Ok(attrs::applied(mask, &done.applied));
+    }
+    if set.size.is_some_and(|size| size > fh.backend().caps().max_file_size) {
+        return Err(Status::FBIG);
+    }
+    let _pass = cx.file_gate(fh).await?;
+    let grant = stateid::grant(cx, fh, args.stateid, IoKind::Write).await?;
+    let done = fh.backend().setattr(&fh.user, &fh.handle, grant.io().open, &set).await.or_status()?;
+    Ok(attrs::applied(mask, &done.applied))
+}

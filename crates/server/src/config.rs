@@ -1,6 +1,7 @@
 //! What a server is told at its start. Plain values: the binary reads files and fills these in.
 
 use crate::netmatch::NetMatch;
+use crate::store::StableStore;
 use bytes::Bytes;
 use dhow_vfs::Backend;
 use std::net::SocketAddr;
@@ -20,6 +21,8 @@ pub struct ServerConfig {
     pub state: dhow_state::Limits,
     /// Who this server is.
     pub identity: Identity,
+    /// Durable records of clients: those of the previous instance are what a grace period is for.
+    pub store: Arc<dyn StableStore>,
 }
 
 /// One export.

@@ -69,8 +69,12 @@ impl fmt::Debug for Export {
 pub struct OpenToken {
     /// The export it was opened through.
     pub export: Arc<Export>,
+    /// The file.
+    pub handle: Handle,
     /// The backend's token.
     pub file: OpenFile,
+    /// The user who opened it: an OPEN by another one that adds to it is checked anew.
+    pub uid: u32,
 }
 
 /// Why exports cannot be served together.

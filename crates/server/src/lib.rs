@@ -12,6 +12,8 @@
 //!
 //! Nothing here prints or reads files; logs go to `tracing`.
 
+mod attrs;
+mod callback;
 pub mod config;
 pub mod conn;
 pub mod cred;
@@ -22,6 +24,7 @@ pub mod fh;
 mod gates;
 pub mod metrics;
 pub mod netmatch;
+mod reaper;
 pub mod server;
 pub mod shared;
 pub mod store;

@@ -3,6 +3,7 @@
 use crate::config::ServerConfig;
 use crate::conn::{Calls, ConnCx};
 use crate::exports::{ExportError, Exports};
+use crate::reaper;
 use crate::shared::{ServerShared, StatusHook};
 use dhow_net::{CloseReason, ConnOptions, Connection, ListenOptions, Listener};
 use dhow_proto::v4::payload;
@@ -39,6 +40,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The durable records cannot be read.
+    #[error("cannot read the records of clients: {0}")]
+    Store(#[source] io::Error),
 }
 
 /// Starts servers.
@@ -59,12 +63,13 @@ impl Server {
     /// # Errors
     /// As [`StartError`] says; nothing runs then.
     pub async fn start_observed(config: ServerConfig, hook: Option<StatusHook>) -> Result<Running, StartError> {
-        let ServerConfig { listen, exports, limits, state, identity } = config;
+        let ServerConfig { listen, exports, limits, state, identity, store } = config;
         let exports = Exports::new(exports, now())?;
         let max_connections = limits.connections;
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
-        let state = State::new(state, &id, Vec::new(), dhow_state::Time::default());
-        let shared = Arc::new(ServerShared::new(limits, identity, exports, state, hook));
+        let previous = reaper::records(&store).await.map_err(StartError::Store)?;
+        let state = State::new(state, &id, previous, dhow_state::Time::default());
+        let shared = Arc::new(ServerShared::new(limits, identity, exports, state, store, hook));
         let limit = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut listeners = Vec::with_capacity(listen.len());
         for addr in listen {
@@ -85,6 +90,7 @@ impl Server {
             let (shared, stop) = (Arc::clone(&shared), stop.subscribe());
             tasks.spawn(accept(listener, shared, stop));
         }
+        tasks.spawn(reaper::run(Arc::clone(&shared)));
         tracing::info!(?addresses, exports = shared.exports.list().len(), "serving");
         Ok(Running { shared, addresses, stop, tasks })
     }

@@ -4,7 +4,9 @@ use crate::config::{Identity, ServerLimits};
 use crate::conn::ConnCx;
 use crate::exports::{Exports, OpenToken};
 use crate::fh::HandleCodec;
+use crate::gates::AllGates;
 use crate::metrics::ServerMetrics;
+use crate::store::StableStore;
 use dhow_net::NetShared;
 use dhow_proto::v4::{OpNum, Status};
 use dhow_state::{State, Time};
@@ -31,6 +33,10 @@ pub struct ServerShared {
     pub handles: HandleCodec,
     /// Clients, sessions, opens, locks. Told the time by [`ServerShared::now`].
     pub state: Arc<State<OpenToken>>,
+    /// Queues in front of files and names.
+    pub(crate) gates: AllGates,
+    /// Durable records of clients.
+    pub(crate) store: Arc<dyn StableStore>,
     /// Counters.
     pub metrics: ServerMetrics,
     /// Buffers, budgets and counters of the transport.
@@ -50,6 +56,7 @@ impl ServerShared {
         identity: Identity,
         exports: Exports,
         state: State<OpenToken>,
+        store: Arc<dyn StableStore>,
         status_hook: Option<StatusHook>,
     ) -> Self {
         let net = NetShared::new(limits.request_bytes, 64 << 20);
@@ -60,6 +67,8 @@ impl ServerShared {
             exports,
             handles,
             state: Arc::new(state),
+            gates: AllGates::new(),
+            store,
             metrics: ServerMetrics::default(),
             net,
             conns: Mutex::default(),

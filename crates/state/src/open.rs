@@ -76,8 +76,8 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
         &self.owner
     }
 
-    /// Makes the open. `token` is what I/O under the stateid goes through from now on; the token it replaces, if there
-    /// is one, comes back: the server ends it, unless it is the same.
+    /// Makes the open. `token` is what I/O under the stateid goes through from now on; the token it supersedes, if there
+    /// is one, comes back.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl<T: Clone + Send> Drop for OpenPlan<'_, T> {
 pub struct Committed<T> {
     /// Its stateid.
     pub stateid: Stateid,
-    /// The token of the open before it was added to.
+    /// The token before it was superseded: not to be closed, for the open goes on.
     pub replaced: Option<T>,
 }
 
@@ -344,6 +344,16 @@ impl<T: Clone + Send> State<T> {
             existing,
             done: false,
         })
+    }
+
+    /// Whether the grace rules let `client` take state now: for OPENs that create, to be asked before the file is made.
+    ///
+    /// # Errors
+    ///
+    /// GRACE, NO_GRACE, BADSESSION (the client is being retired).
+    pub fn may_take_state(&self, client: &Client, claim: Claim) -> Result<(), Status> {
+        self.check_grace(client, claim)?;
+        if client.is_dying() { Err(Status::BADSESSION) } else { Ok(()) }
     }
 
     /// RFC 8881 8.4.2.1, 18.51.3: no new state in grace, nor before the client's RECLAIM_COMPLETE; reclaims in grace

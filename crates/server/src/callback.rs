@@ -1,0 +1,173 @@
+//! Calls from the server to a client, over a connection that the client bound to a back channel (RFC 8881 2.10.3.1,
+//! 20).
+//!
+//! A call goes out as CB_SEQUENCE and one operation. If the connection breaks, or no answer comes in time, the very
+//! same call (slot, sequence id) goes out on another connection of the session; if there is none the call waits a
+//! while for the client to bind one, as SEQ4_STATUS_CB_PATH_DOWN_SESSION asks it to. DELAY is tried again. In the end
+//! the caller gets the result or an error; what must not depend on callbacks (the end of a copy: cases K02, K03) does
+//! not.
+
+use crate::shared::ServerShared;
+use bytes::Bytes;
+use dhow_proto::v4::cb::{
+    CB_PROC_COMPOUND, CB_VERSION, CbArgOp, CbCompoundArgs, CbCompoundRes, CbResOp, CbSequenceArgs, ReferringCall,
+    ReferringCallList,
+};
+use dhow_proto::v4::ops::CallbackSec;
+use dhow_proto::v4::{ClientId, SessionId, Status};
+use dhow_rpc::{CallHeader, Credential, ReplyHeader};
+use dhow_state::{CbToken, CbUnavailable};
+use dhow_xdr::{Decode, Encode, Reader, Writer};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one sending waits for its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long to wait for a path, or a slot, or after DELAY, before the next try.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How often a call is tried in all, each with at most [`ANSWER`] or [`PAUSE`].
+const TRIES: u32 = 40;
+
+/// A request of the client that a callback must not overtake: session, sequence id and slot (RFC 8881 2.10.6.3, case
+/// K05).
+pub(crate) type Referring = (SessionId, u32, u32);
+
+/// Why a callback came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CallbackError {
+    /// The client is gone.
+    NoClient,
+    /// No path to it in time, or no answer on any.
+    NoPath,
+    /// The client answered with this status.
+    Refused(Status),
+}
+
+/// Calls `op` at `client`, preferably on the session of the request it refers to.
+pub(crate) async fn call(
+    shared: &Arc<ServerShared>,
+    client: ClientId,
+    referring: Option<Referring>,
+    op: CbArgOp,
+) -> Result<CbResOp, CallbackError> {
+    let mut last = CallbackError::NoPath;
+    let mut tries = 0;
+    while tries < TRIES {
+        tries += 1;
+        let token = match shared.state.callback(client, referring.map(|(s, ..)| s)) {
+            Ok(token) => token,
+            Err(CbUnavailable::NoClient) => return Err(CallbackError::NoClient),
+            Err(CbUnavailable::PathDown | CbUnavailable::Busy) => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        match with_token(shared, token, &mut tries, referring, &op).await {
+            Ok(result) => match result.status() {
+                Status::OK => return Ok(result),
+                Status::DELAY => last = CallbackError::Refused(Status::DELAY),
+                other => return Err(CallbackError::Refused(other)),
+            },
+            Err(e) => last = e,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(last)
+}
+
+/// One call on one slot: over as many connections as it takes.
+async fn with_token(
+    shared: &Arc<ServerShared>,
+    mut token: CbToken,
+    tries: &mut u32,
+    referring: Option<Referring>,
+    op: &CbArgOp,
+) -> Result<CbResOp, CallbackError> {
+    loop {
+        match send(shared, &token, referring, op).await {
+            Some(Ok(results)) => {
+                let mut results = results.into_iter();
+                let sequenced = results.next().map_or(Status::SERVERFAULT, |r| r.status());
+                if sequenced != Status::OK {
+                    // Not executed, and the sequence id is not used up (RFC 8881 20.9.3). A client that has lost count
+                    // gives SEQ_MISORDERED for ever: then the slot is given up.
+                    match sequenced {
+                        Status::SEQ_MISORDERED | Status::SEQ_FALSE_RETRY => drop(token),
+                        _ => token.refused(),
+                    }
+                    return Err(CallbackError::Refused(sequenced));
+                }
+                token.answered();
+                return results.next().ok_or(CallbackError::Refused(Status::SERVERFAULT));
+            }
+            // The client does not serve the program, or answers what is none: no use to repeat that.
+            Some(Err(())) => {
+                let _other = token.retry();
+                return Err(CallbackError::NoPath);
+            }
+            None => {
+                *tries += 1;
+                while !token.retry() {
+                    if *tries >= TRIES || token.session().client().is_dying() {
+                        return Err(CallbackError::NoPath);
+                    }
+                    *tries += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// One sending: the results; `Err` if the answer is no COMPOUND result; `None` if no answer came.
+async fn send(
+    shared: &Arc<ServerShared>,
+    token: &CbToken,
+    referring: Option<Referring>,
+    op: &CbArgOp,
+) -> Option<Result<Vec<CbResOp>, ()>> {
+    let conn = shared.conns.lock().get(&token.conn().0).cloned()?;
+    let xid = conn.next_xid();
+    let lists = referring.map(|(session_id, sequence_id, slot_id)| ReferringCallList {
+        session_id,
+        calls: vec![ReferringCall { sequence_id, slot_id }],
+    });
+    let sequence = CbSequenceArgs {
+        session_id: token.session().id(),
+        sequence_id: token.sequence_id(),
+        slot_id: token.slot(),
+        highest_slot_id: token.highest_slot(),
+        cache_this: false,
+        referring_call_lists: lists.into_iter().collect(),
+    };
+    let args = CbCompoundArgs {
+        tag: Bytes::new(),
+        minorversion: token.session().minor(),
+        ops: vec![CbArgOp::Sequence(sequence), op.clone()],
+    };
+    let cred = match token.sec() {
+        CallbackSec::Sys(sys) => Credential::Sys(sys.clone()),
+        _ => Credential::None,
+    };
+    let header = CallHeader::new(xid, token.program(), CB_VERSION, CB_PROC_COMPOUND, &cred).ok()?;
+    let mut w = Writer::new();
+    header.encode(&mut w);
+    args.encode(&mut w);
+    let reply = tokio::time::timeout(ANSWER, conn.conn.call(xid, w.into_segments())).await;
+    let record = match reply {
+        Ok(Ok(record)) => record,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, conn = conn.id, "callback got no answer");
+            return None;
+        }
+        Err(_) => {
+            tracing::debug!(conn = conn.id, "callback was not answered in time");
+            return None;
+        }
+    };
+    let mut r = Reader::new(record.bytes.clone());
+    let ok = ReplyHeader::decode(&mut r).is_ok_and(|h| h.is_success());
+    Some(if ok { CbCompoundRes::decode(&mut r).map(|res| res.results).map_err(drop) } else { Err(()) })
+}

@@ -1,0 +1,154 @@
+//! What time and ended leases do to state, and the carrying out of effects.
+//!
+//! One task ticks the state once a second. Retiring a client is a task of its own: it waits for the client's I/O, then
+//! removes the durable record, then frees the state (RFC 8881 8.4.3: in this order). If the record cannot be removed
+//! the state stays, and the next tick tries again: nothing is granted on the strength of a removal that did not happen.
+
+use crate::exports::OpenToken;
+use crate::gates::GATE_WAIT;
+use crate::shared::ServerShared;
+use crate::store::StableStore;
+use bytes::{BufMut, Bytes, BytesMut};
+use dhow_proto::v4::{ClientId, Status};
+use dhow_state::{Client, ClientOwnerId, ClientRecord, Effect, Effects, OwnerKey};
+use dhow_vfs::{Cx, IoRef, LockOwner, LockRange};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the state is told the time.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Value of a record of a client: the version of its form. Everything known of a client is its key.
+const RECORD: &[u8] = &[1];
+
+/// The records of the previous instance.
+///
+/// # Errors
+/// The store cannot be read.
+pub(crate) async fn records(store: &Arc<dyn StableStore>) -> io::Result<Vec<ClientRecord>> {
+    let store = Arc::clone(store);
+    let all = blocking(move || store.clients()).await?;
+    Ok(all.into_iter().map(|(owner, _)| ClientRecord { owner: ClientOwnerId(owner) }).collect())
+}
+
+/// Ticks for ever.
+pub(crate) async fn run(shared: Arc<ServerShared>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let effects = shared.state.tick(shared.now());
+        shared.carry_out(effects).await;
+    }
+}
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+/// The bytes by which a backend knows an open-owner or lock-owner.
+pub(crate) fn owner_bytes(owner: &OwnerKey) -> Bytes {
+    let mut out = BytesMut::with_capacity(8 + owner.owner.len());
+    out.put_u64(owner.client.0);
+    out.put_slice(&owner.owner);
+    out.freeze()
+}
+
+/// Gives opens and locks back to their backend.
+async fn end_state(effect: Effect<OpenToken>) {
+    match effect {
+        Effect::Close(token) => token.export.backend.close(token.file).await,
+        Effect::Unlock { open, owner, .. } => {
+            let io = IoRef { handle: &open.handle, open: Some(&open.file) };
+            let all = LockRange { offset: 0, len: u64::MAX };
+            let owner = LockOwner(owner_bytes(&owner));
+            if let Err(error) = open.export.backend.unlock(&Cx::root(), io, &owner, all).await {
+                tracing::warn!(%error, "backend did not give locks up");
+            }
+        }
+        other => tracing::error!(?other, "not an effect of the end of state"),
+    }
+}
+
+impl ServerShared {
+    /// Carries effects out, in order.
+    pub(crate) async fn carry_out(self: &Arc<Self>, effects: Effects<OpenToken>) {
+        for effect in effects {
+            match effect {
+                Effect::Retire(id) => {
+                    let shared = Arc::clone(self);
+                    tokio::spawn(async move { shared.retire(id).await });
+                }
+                Effect::EndGrace(owners) => {
+                    let store = Arc::clone(&self.store);
+                    let count = owners.len();
+                    let keys: Vec<Bytes> = owners.into_iter().map(|o| o.0).collect();
+                    // Without this nothing new may be granted: insist.
+                    while let Err(error) = {
+                        let (store, keys) = (Arc::clone(&store), keys.clone());
+                        blocking(move || store.forget(&keys)).await
+                    } {
+                        tracing::error!(%error, "cannot end the grace period");
+                        tokio::time::sleep(TICK).await;
+                    }
+                    self.state.grace_over();
+                    tracing::info!(did_not_come_back = count, "grace period is over: time is up");
+                }
+                Effect::GraceEnded => tracing::info!("grace period is over: every client has reclaimed"),
+                other => end_state(other).await,
+            }
+        }
+    }
+
+    /// Retires a client, to the end; nothing happens if it came back or somebody else is at it.
+    pub(crate) async fn retire(self: &Arc<Self>, id: ClientId) {
+        let Some(retire) = self.state.retire(id, self.now()) else { return };
+        retire.drain().await;
+        if let Some(owner) = retire.forget() {
+            let (store, key) = (Arc::clone(&self.store), owner.0.clone());
+            if let Err(error) = blocking(move || store.forget(&[key])).await {
+                tracing::error!(%error, "cannot remove the record of a client; its state stays for now");
+                return;
+            }
+        }
+        tracing::debug!(client = ?retire.client(), "retired");
+        let effects = retire.finish();
+        for effect in effects {
+            end_state(effect).await;
+        }
+    }
+
+    /// Retires a client whose state is in somebody's way, and waits for that, but not for ever.
+    ///
+    /// # Errors
+    /// DELAY: it takes longer.
+    pub(crate) async fn clear_the_way(self: &Arc<Self>, id: ClientId) -> Result<(), Status> {
+        let shared = Arc::clone(self);
+        // A task, so that giving up the wait does not give up the work.
+        let work = tokio::spawn(async move { shared.retire(id).await });
+        match tokio::time::timeout(GATE_WAIT, work).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Status::DELAY),
+        }
+    }
+
+    /// Makes the record of a client durable, if it is not: before its first state (RFC 8881 8.4.3).
+    ///
+    /// # Errors
+    /// DELAY: the store failed (and the log says how).
+    pub(crate) async fn ensure_recorded(&self, client: &Client) -> Result<(), Status> {
+        let Some(record) = client.needs_record() else { return Ok(()) };
+        let store = Arc::clone(&self.store);
+        match blocking(move || store.put(&[(record.owner.0, Bytes::from_static(RECORD))])).await {
+            Ok(()) => {
+                client.recorded();
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot record a client");
+                Err(Status::DELAY)
+            }
+        }
+    }
+}

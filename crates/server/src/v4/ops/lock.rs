@@ -1,0 +1,63 @@
+//! LOCK (RFC 8881 18.10). A blocking lock is answered as the others are: the client asks again (9.6).
+
+use super::lock_common::{backend_range, denied, kind_of, wrong_type};
+use crate::reaper::owner_bytes;
+use crate::v4::state_cx::Retry;
+use crate::v4::{OpCx, OpResult};
+use dhow_proto::v4::Status;
+use dhow_proto::v4::ops::{LockArgs, LockRes, Locker as WireLocker};
+use dhow_state::{Claim, LockRefused, LockRequest, Locker, Range};
+use dhow_vfs::{ErrorKind, IoRef, LockOwner};
+
+pub(crate) async fn run(cx: &mut OpCx, args: LockArgs) -> LockRes {
+    match lock(cx, args).await {
+        Ok(res) => res,
+        Err(Status::BAD_STATEID) => LockRes::Err(wrong_type(cx).await.unwrap_or(Status::BAD_STATEID)),
+        Err(status) => LockRes::Err(status),
+    }
+}
+
+async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
+    let range = Range::new(args.offset, args.length)?;
+    let kind = kind_of(args.lock_type)?;
+    let fh = cx.current()?.clone();
+    let (key, client) = (fh.key(), cx.client()?.clone());
+    let stateid = match &args.locker {
+        WireLocker::New(n) => cx.state_arg(n.open_stateid)?,
+        WireLocker::Existing(e) => cx.state_arg(e.lock_stateid)?,
+    };
+    let locker = match &args.locker {
+        WireLocker::New(n) => Locker::New { open: &stateid, owner: &n.lock_owner.owner },
+        WireLocker::Existing(_) => Locker::Existing(&stateid),
+    };
+    let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
+    let request = LockRequest { file: &key, locker, range, kind, claim };
+    let server = cx.server.clone();
+    let _gate = cx.file_gate(&fh).await?;
+    let mut retry = Retry::default();
+    let plan = loop {
+        match server.state.plan_lock(&client, &request, server.now()) {
+            Ok(plan) => break plan,
+            Err(LockRefused::Status(status)) => return Err(status),
+            Err(LockRefused::Denied(held)) => return Ok(LockRes::Denied(denied(&held))),
+            Err(LockRefused::Courtesy(id)) => retry.clear(&server, id).await?,
+        }
+    };
+    let open = plan.open().clone();
+    let (io, owner) = (IoRef { handle: &fh.handle, open: Some(&open.file) }, LockOwner(owner_bytes(plan.owner())));
+    let (theirs, theirs_kind) = backend_range(range, kind);
+    if let Err(e) = fh.backend().lock(&fh.user, io, &owner, theirs, theirs_kind).await {
+        // Somebody beyond this server holds it: who, is not known.
+        return Err(if e.kind() == ErrorKind::Locked { Status::DENIED } else { crate::errmap::status(&e) });
+    }
+    match plan.commit() {
+        Ok(stateid) => {
+            cx.set_stateid(stateid);
+            Ok(LockRes::Ok(stateid))
+        }
+        Err(status) => {
+            let _ = fh.backend().unlock(&fh.user, io, &owner, theirs).await;
+            Err(status)
+        }
+    }
+}

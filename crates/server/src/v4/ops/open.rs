@@ -1,0 +1,263 @@
+//! OPEN (RFC 8881 18.16).
+//!
+//! Order: look the name up, or create it exclusively → pass the file's gate → reserve (share reservations, grace,
+//! limits) → open as the user → truncate → record the client → commit. A file made by an OPEN that fails afterwards
+//! stays: the client may have lost the reply, and what it would find is what it asked for. An open that is granted
+//! keeps its access whatever the mode says (case B01). No delegation is given; one that was asked for is declined with
+//! a reason.
+
+use crate::attrs::{self, SetFor};
+use crate::errmap::IntoStatus;
+use crate::exports::OpenToken;
+use crate::v4::state_cx::{Retry, open_how};
+use crate::v4::{Fh, OpCx, OpResult, change_info, stateid};
+use crate::walk;
+use bytes::Bytes;
+use dhow_proto::v4::ops::{
+    CreateHow as WireCreate, Delegation, OpenArgs, OpenClaim, OpenHow as WireHow, OpenOk, WhyNoDelegation, open_result,
+    share,
+};
+use dhow_proto::v4::{Bitmap, ChangeInfo, Stateid, Status};
+use dhow_state::{Claim, IoKind, OpenRequest, Refused, Share};
+use dhow_vfs::{Attr, CreateHow, ErrorKind, FileKind, Name, OpenFile, SetAttr};
+
+/// Bits of `share_access` that are understood, besides the access itself: wishes for delegations.
+const WANTS: u32 = share::WANT_DELEG_MASK
+    | share::WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL
+    | share::WANT_PUSH_DELEG_WHEN_UNCONTENDED
+    | share::WANT_DELEG_TIMESTAMPS
+    | share::WANT_OPEN_XOR_DELEGATION;
+
+/// How often a name that comes and goes is looked up and created in turn.
+const TRIES: u32 = 4;
+
+/// What is opened.
+struct Target {
+    fh: Fh,
+    /// The file was made by this OPEN (or by an earlier try of it): open already, for reading and writing.
+    made: Option<OpenFile>,
+    cinfo: ChangeInfo,
+    attrset: Bitmap,
+    /// To be truncated once it is open.
+    truncate: bool,
+}
+
+/// What is asked for, checked.
+struct Wish {
+    owner: Bytes,
+    access: Share,
+    deny: Share,
+    claim: Claim,
+}
+
+pub(crate) async fn run(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
+    let access = Share::from_bits(args.share_access & !WANTS).filter(|a| !a.is_empty()).ok_or(Status::INVAL)?;
+    let deny = Share::from_bits(args.share_deny).ok_or(Status::INVAL)?;
+    let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
+    let wish = Wish { owner: args.owner.owner, access, deny, claim };
+    let target = match (args.claim, args.how) {
+        (OpenClaim::Null(name), how) => by_name(cx, name, how, &wish).await?,
+        (_, WireHow::Create(_)) => return Err(Status::INVAL),
+        (OpenClaim::Fh | OpenClaim::Previous(_), WireHow::NoCreate) => by_handle(cx).await?,
+        // There are no delegations, so there is none that these could name.
+        (OpenClaim::DelegateCur { .. } | OpenClaim::DelegCurFh(_), _) => return Err(Status::BAD_STATEID),
+        (OpenClaim::DelegatePrev(_) | OpenClaim::DelegPrevFh, _) => return Err(Status::NOTSUPP),
+    };
+    let (cinfo, attrset, fh) = (target.cinfo, target.attrset, target.fh.clone());
+    let stateid = open(cx, target, &wish).await?;
+    cx.set_current(fh);
+    cx.set_stateid(stateid);
+    Ok(OpenOk { stateid, cinfo, rflags: open_result::LOCKTYPE_POSIX, attrset, delegation: declined(args.share_access) })
+}
+
+/// What to say of a delegation (RFC 8881 18.16.3): a reason if one was asked for.
+fn declined(share_access: u32) -> Delegation {
+    match share_access & share::WANT_DELEG_MASK {
+        share::WANT_NO_PREFERENCE => Delegation::None,
+        share::WANT_NO_DELEG => Delegation::NoneExt(WhyNoDelegation::NOT_WANTED),
+        share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::CANCELLED),
+        _ => Delegation::NoneExt(WhyNoDelegation::NOT_SUPP_FTYPE),
+    }
+}
+
+/// Only regular files can be opened (RFC 8881 18.16.3).
+fn must_be_regular(kind: FileKind) -> OpResult<()> {
+    match kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Status::ISDIR),
+        FileKind::Symlink => Err(Status::SYMLINK),
+        _ => Err(Status::WRONG_TYPE),
+    }
+}
+
+async fn attr_of(fh: &Fh) -> OpResult<Attr> {
+    match fh.backend().try_getattr(&fh.user, &fh.handle) {
+        Some(attr) => attr.or_status(),
+        None => fh.backend().getattr(&fh.user, &fh.handle).await.or_status(),
+    }
+}
+
+/// CLAIM_FH and CLAIM_PREVIOUS: the current filehandle is the file.
+async fn by_handle(cx: &OpCx) -> OpResult<Target> {
+    let fh = cx.current()?.clone();
+    must_be_regular(attr_of(&fh).await?.kind)?;
+    let cinfo = ChangeInfo::default();
+    Ok(Target { fh, made: None, cinfo, attrset: Bitmap::default(), truncate: false })
+}
+
+/// CLAIM_NULL: a name in the current directory.
+async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<Target> {
+    let name = Name::new(name).or_status()?;
+    let dir = cx.current()?.clone();
+    let WireHow::Create(create) = how else {
+        let (fh, attr) = walk::lookup(cx, &dir, &name).await?;
+        must_be_regular(attr.kind)?;
+        let change = attr_of(&dir).await?.change;
+        let cinfo = ChangeInfo { atomic: false, before: change, after: change };
+        return Ok(Target { fh, made: None, cinfo, attrset: Bitmap::default(), truncate: false });
+    };
+    // Before anything is created: an OPEN that cannot succeed should leave no file behind.
+    let client = cx.client()?;
+    cx.server.state.may_take_state(client, wish.claim)?;
+    let (fattr, verifier) = match &create {
+        WireCreate::Unchecked(f) | WireCreate::Guarded(f) => (Some(f), None),
+        WireCreate::Exclusive(v) => (None, Some(v.0)),
+        WireCreate::Exclusive41 { verifier, attrs } => (Some(attrs), Some(verifier.0)),
+    };
+    let set = match fattr {
+        Some(f) => attrs::to_set(&dir.export, cx.minor, f, SetFor::Create)?,
+        None => SetAttr::default(),
+    };
+    let unchecked = matches!(create, WireCreate::Unchecked(_));
+    let _pass = cx.name_gate(&dir, &name).await?;
+    for _ in 0..TRIES {
+        // What is there, for UNCHECKED; the other modes learn it from the create itself.
+        if unchecked {
+            match walk::lookup(cx, &dir, &name).await {
+                Ok((fh, attr)) => return found(&dir, fh, &attr, &set).await,
+                Err(Status::NOENT) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        let how = CreateHow { set: set.clone(), verifier };
+        match dir.backend().create(&dir.user, &dir.handle, &name, &how).await {
+            Ok(made) => {
+                let attrset = fattr.map_or_else(Bitmap::default, |f| attrs::applied(&f.mask, &made.applied));
+                return Ok(Target {
+                    fh: dir.sibling(made.node.handle),
+                    made: Some(made.open),
+                    cinfo: change_info(made.change),
+                    attrset,
+                    truncate: false,
+                });
+            }
+            // Somebody beyond this server was quicker.
+            Err(e) if e.kind() == ErrorKind::Exists && unchecked => {}
+            Err(e) => return Err(crate::errmap::status(&e)),
+        }
+    }
+    Err(Status::DELAY)
+}
+
+/// UNCHECKED and the file is there: its attributes stay, but size 0 truncates it (RFC 8881 18.16.3).
+async fn found(dir: &Fh, fh: Fh, attr: &Attr, set: &SetAttr) -> OpResult<Target> {
+    must_be_regular(attr.kind)?;
+    let change = attr_of(dir).await?.change;
+    let truncate = set.size == Some(0);
+    let attrset = if truncate { Bitmap::of(&[dhow_proto::v4::attr::SIZE]) } else { Bitmap::default() };
+    let cinfo = ChangeInfo { atomic: false, before: change, after: change };
+    Ok(Target { fh, made: None, cinfo, attrset, truncate })
+}
+
+/// Reserves, opens, truncates, commits.
+async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<Stateid> {
+    let fh = &target.fh;
+    let result = open_gated(cx, &target, wish).await;
+    if result.is_err()
+        && let Some(made) = target.made.clone()
+    {
+        fh.backend().close(made).await;
+    }
+    result
+}
+
+async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid> {
+    let Target { fh, made, truncate, .. } = target;
+    let (server, client, key) = (&cx.server, cx.client()?, fh.key());
+    let _gate = cx.file_gate(fh).await?;
+    let request =
+        OpenRequest { file: &key, owner: &wish.owner, access: wish.access, deny: wish.deny, claim: wish.claim };
+    let mut retry = Retry::default();
+    let plan = loop {
+        match server.state.plan_open(client, &request, server.now()) {
+            Ok(plan) => break plan,
+            Err(Refused::Status(status)) => return Err(status),
+            Err(Refused::Courtesy(id)) => retry.clear(server, id).await?,
+        }
+    };
+    let backend = fh.backend();
+    let how = open_how(plan.access(), plan.deny(), plan.owner(), wish.claim == Claim::Reclaim);
+    let uid = fh.user.cred.uid;
+    let (file, uid) = match (plan.existing(), made) {
+        (None, Some(made)) => (made.clone(), uid),
+        (None, None) => (backend.open(&fh.user, &fh.handle, &how).await.or_status()?, uid),
+        (Some(old), _) => {
+            // The same owner, but another user: what the open has already is no proof of what this one may.
+            if old.uid != uid && made.is_none() {
+                let mut own = how.clone();
+                own.access = open_how(wish.access, wish.deny, plan.owner(), false).access;
+                let probe = backend.open(&fh.user, &fh.handle, &own).await.or_status()?;
+                backend.close(probe).await;
+            }
+            (backend.reopen(&fh.user, &old.file, &how).await.or_status()?, old.uid)
+        }
+    };
+    let fresh = plan.existing().is_none();
+    let token = OpenToken { export: fh.export.clone(), handle: fh.handle.clone(), file, uid };
+    let ready = async {
+        if *truncate {
+            // Without write access of its own the truncation is like a SETATTR under the anonymous stateid.
+            let _hold = match wish.access.write() {
+                true => None,
+                false => Some(stateid::grant(cx, fh, Stateid::ANONYMOUS, IoKind::Write).await?),
+            };
+            let open = wish.access.write().then_some(&token.file);
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            backend.setattr(&fh.user, &fh.handle, open, &set).await.or_status()?;
+        }
+        server.ensure_recorded(client).await
+    };
+    let refused = match ready.await {
+        Ok(()) => match plan.commit(token) {
+            Ok(done) => return Ok(done.stateid),
+            Err((status, token)) => (status, token),
+        },
+        Err(status) => (status, token),
+    };
+    // What was opened for this OPEN alone ends with it; what was there before stays.
+    if fresh && made.is_none() {
+        backend.close(refused.1.file).await;
+    }
+    Err(refused.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delegations_are_declined_with_a_reason_if_asked_for() {
+        // RFC 8881 18.16.3, 20.9.
+        assert_eq!(declined(share::ACCESS_READ), Delegation::None);
+        assert_eq!(declined(share::WANT_NO_DELEG | 1), Delegation::NoneExt(WhyNoDelegation::NOT_WANTED));
+        assert_eq!(declined(share::WANT_CANCEL | 1), Delegation::NoneExt(WhyNoDelegation::CANCELLED));
+        assert_eq!(declined(share::WANT_ANY_DELEG | 1), Delegation::NoneExt(WhyNoDelegation::NOT_SUPP_FTYPE));
+    }
+
+    #[test]
+    fn types_other_than_regular() {
+        assert_eq!(must_be_regular(FileKind::Directory), Err(Status::ISDIR));
+        assert_eq!(must_be_regular(FileKind::Symlink), Err(Status::SYMLINK));
+        assert_eq!(must_be_regular(FileKind::Fifo), Err(Status::WRONG_TYPE));
+    }
+}

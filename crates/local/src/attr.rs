@@ -1,0 +1,104 @@
+//! Attributes as clients see them, access rights, space.
+
+use std::sync::Arc;
+
+use dhow_sys::node;
+use dhow_sys::open::{self, Stat};
+use dhow_vfs::{Access, Attr, Cred, ErrorKind, FileKind, FsStat, Handle, Node, Result, Time};
+use rustix::fs::Access as Mode;
+
+use crate::error::sys;
+use crate::fs::Filesystem;
+use crate::inner::Inner;
+use crate::inode::{Inode, kind_of, nanos};
+
+fn time(t: open::Time) -> Time {
+    Time { secs: t.sec, nanos: t.nsec }
+}
+
+/// Attributes from what the kernel said, and the change attribute to go with it.
+pub(crate) fn attr(fs: &Filesystem, stat: &Stat, change: u64) -> Attr {
+    let mounted_on = fs.mounted_on.filter(|_| stat.ino == fs.root_ino).unwrap_or(stat.ino);
+    Attr {
+        kind: kind_of(stat.mode),
+        mode: stat.mode & 0o7777,
+        nlink: stat.nlink.max(1),
+        uid: stat.uid,
+        gid: stat.gid,
+        size: stat.size,
+        used: stat.blocks.saturating_mul(512),
+        rdev: stat.rdev,
+        fsid: fs.fsid,
+        fileid: stat.ino,
+        mounted_on_fileid: mounted_on,
+        change,
+        atime: time(stat.atime),
+        mtime: time(stat.mtime),
+        ctime: time(stat.ctime),
+        btime: stat.btime.map(time),
+    }
+}
+
+impl Inner {
+    /// Attributes of an object in use.
+    pub(crate) fn attr_of(&self, inode: &Inode) -> Result<Attr> {
+        let stat = inode.stat()?;
+        Ok(attr(&inode.fs, &stat, inode.change(stat.ctime)))
+    }
+
+    /// Handle and attributes of an object in use, whose `stat` has just been taken.
+    pub(crate) fn node(&self, inode: &Inode, stat: &Stat) -> Node {
+        Node { handle: inode.handle.clone(), attr: attr(&inode.fs, stat, inode.change(stat.ctime)) }
+    }
+
+    /// Handle and attributes of an object that need not be in use, so that a listing does not fill the cache.
+    pub(crate) fn passing_node(&self, handle: Handle, fs: &Filesystem, stat: &Stat) -> Node {
+        let change = self.inodes.get_known(&handle).map_or_else(|| nanos(stat.ctime), |i| i.change(stat.ctime));
+        Node { attr: attr(fs, stat, change), handle }
+    }
+
+    /// Which of the rights the user has: what the kernel says to the user, access control lists and read-only mounts
+    /// included. The owner override of I/O is no right and does not show here.
+    pub(crate) fn access(&self, user: &Cred, inode: &Arc<Inode>, want: Access) -> Result<Access> {
+        // The object must still be there.
+        inode.stat()?;
+        let dir = inode.kind == FileKind::Directory;
+        let mut granted = 0;
+        self.as_user(user, || {
+            let mut may = |mode: Mode, bits: u32| {
+                if want.0 & bits == 0 {
+                    return Ok(());
+                }
+                match node::access(&inode.path, mode) {
+                    Ok(()) => {
+                        granted |= want.0 & bits;
+                        Ok(())
+                    }
+                    Err(e) => match crate::error::kind(e) {
+                        ErrorKind::Access | ErrorKind::Perm | ErrorKind::ReadOnly | ErrorKind::Busy => Ok(()),
+                        _ => Err(sys(e)),
+                    },
+                }
+            };
+            may(Mode::READ_OK, Access::READ | Access::XAREAD | Access::XALIST)?;
+            let write = Access::MODIFY | Access::EXTEND | Access::XAWRITE;
+            may(Mode::WRITE_OK, if dir { write | Access::DELETE } else { write })?;
+            may(Mode::EXEC_OK, if dir { Access::LOOKUP } else { Access::EXECUTE })
+        })?;
+        Ok(Access(granted))
+    }
+
+    /// Space and counts of the filesystem of an object.
+    pub(crate) fn statfs(&self, inode: &Inode) -> Result<FsStat> {
+        let fs = open::statfs(&inode.path).map_err(sys)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(fs.frsize);
+        Ok(FsStat {
+            total: bytes(fs.blocks),
+            free: bytes(fs.bfree),
+            avail: bytes(fs.bavail),
+            files_total: fs.files,
+            files_free: fs.ffree,
+            files_avail: fs.ffree,
+        })
+    }
+}

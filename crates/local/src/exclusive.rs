@@ -1,0 +1,171 @@
+//! Verifiers of exclusive creates (RFC 8881 18.16.3, RFC 1813 3.3.8; case B11).
+//!
+//! A client that gets no answer to an exclusive create sends it again, with the same verifier, and must then find the
+//! file it made. Other servers hide the verifier in the file's times; here it is kept beside the tree: in memory and in
+//! a log in the state directory, for the last 65 536 exclusive creates. With `metadata_sync` the log is synced together
+//! with the new file.
+//!
+//! ```text
+//! record := length(1) handle verifier(8) sum(4)
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dhow_vfs::Handle;
+use parking_lot::Mutex;
+
+/// How many exclusive creates are remembered.
+const MAX: usize = 65_536;
+
+#[derive(Default)]
+struct Table {
+    by_handle: HashMap<Handle, [u8; 8]>,
+    order: VecDeque<Handle>,
+    log: Option<Arc<File>>,
+    logged: usize,
+}
+
+/// The verifiers of recent exclusive creates.
+pub(crate) struct Exclusive {
+    table: Mutex<Table>,
+    path: Option<PathBuf>,
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5_u32, |h, &b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}
+
+fn record(handle: &Handle, verifier: [u8; 8]) -> Vec<u8> {
+    let bytes = handle.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len() + 13);
+    // At most 104 bytes.
+    out.push(bytes.len() as u8);
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(&verifier);
+    let sum = sum(&out);
+    out.extend_from_slice(&sum.to_be_bytes());
+    out
+}
+
+fn take(log: &[u8]) -> Option<(Handle, [u8; 8], &[u8])> {
+    let (len, rest) = log.split_first()?;
+    let (handle, rest) = rest.split_at_checked(usize::from(*len))?;
+    let (verifier, rest) = rest.split_first_chunk()?;
+    let (stated, rest) = rest.split_first_chunk()?;
+    let whole = log.get(..1 + handle.len() + 8)?;
+    (sum(whole) == u32::from_be_bytes(*stated)).then_some((Handle::new(handle)?, *verifier, rest))
+}
+
+impl Exclusive {
+    pub(crate) fn open(path: Option<PathBuf>) -> io::Result<Exclusive> {
+        let mut table = Table::default();
+        if let Some(path) = &path {
+            let mut bytes = Vec::new();
+            let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+            file.read_to_end(&mut bytes)?;
+            let mut rest = bytes.as_slice();
+            while let Some((handle, verifier, tail)) = take(rest) {
+                table.insert(handle, verifier);
+                table.logged += 1;
+                rest = tail;
+            }
+            if rest.is_empty() {
+                table.log = Some(Arc::new(file));
+            } else {
+                tracing::warn!("the end of {} is damaged; starting it anew", path.display());
+                table.rewrite(path)?;
+            }
+        }
+        Ok(Exclusive { table: Mutex::new(table), path })
+    }
+
+    /// The verifier with which a file was made.
+    pub(crate) fn get(&self, handle: &Handle) -> Option<[u8; 8]> {
+        self.table.lock().by_handle.get(handle).copied()
+    }
+
+    /// Remembers a file's verifier. Returns the log, to be synced, if there is one.
+    ///
+    /// # Errors
+    /// The log cannot be written; the verifier is remembered in memory all the same.
+    pub(crate) fn add(&self, handle: &Handle, verifier: [u8; 8]) -> io::Result<Option<Arc<OwnedFd>>> {
+        let mut table = self.table.lock();
+        table.insert(handle.clone(), verifier);
+        let (Some(path), Some(log)) = (&self.path, table.log.clone()) else { return Ok(None) };
+        if table.logged >= 2 * MAX {
+            table.rewrite(path)?;
+        } else {
+            // One write for the record, so that records do not mix.
+            (&*log).write_all(&record(handle, verifier))?;
+            table.logged += 1;
+        }
+        let log = table.log.as_ref().map(|log| log.try_clone()).transpose()?;
+        Ok(log.map(|log| Arc::new(OwnedFd::from(log))))
+    }
+}
+
+impl Table {
+    fn insert(&mut self, handle: Handle, verifier: [u8; 8]) {
+        if self.by_handle.insert(handle.clone(), verifier).is_none() {
+            self.order.push_back(handle);
+        }
+        while self.order.len() > MAX {
+            if let Some(old) = self.order.pop_front() {
+                self.by_handle.remove(&old);
+            }
+        }
+    }
+
+    fn rewrite(&mut self, path: &std::path::Path) -> io::Result<()> {
+        let mut all = Vec::new();
+        for handle in &self.order {
+            if let Some(verifier) = self.by_handle.get(handle) {
+                all.extend_from_slice(&record(handle, *verifier));
+            }
+        }
+        let new = path.with_extension("new");
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&new)?;
+        file.write_all(&all)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        self.log = Some(Arc::new(OpenOptions::new().append(true).open(path)?));
+        self.logged = self.order.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifiers_survive_and_are_bounded() {
+        let path = std::env::temp_dir().join(format!("dhow-exclusive-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let handle = |n: u32| Handle::new(&n.to_be_bytes()).unwrap();
+        let table = Exclusive::open(Some(path.clone())).unwrap();
+        table.add(&handle(1), *b"verifier").unwrap().unwrap();
+        table.add(&handle(2), [2; 8]).unwrap().unwrap();
+        drop(table);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend_from_slice(&[4, 0, 0]);
+        std::fs::write(&path, bytes).unwrap();
+        let table = Exclusive::open(Some(path.clone())).unwrap();
+        assert_eq!(table.get(&handle(1)), Some(*b"verifier"));
+        assert_eq!(table.get(&handle(3)), None);
+        for n in 10..(10 + 2 * MAX as u32) {
+            table.add(&handle(n), [0; 8]).unwrap();
+        }
+        assert_eq!(table.get(&handle(1)), None);
+        assert_eq!(table.get(&handle(9 + 2 * MAX as u32)), Some([0; 8]));
+        let table = Exclusive::open(Some(path.clone())).unwrap();
+        assert_eq!(table.table.lock().by_handle.len(), MAX);
+        assert!(table.table.lock().logged < 2 * MAX);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

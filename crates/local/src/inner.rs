@@ -1,0 +1,595 @@
+//! The shared heart of a tree: who acts, where work is done, how a handle becomes an object.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dhow_sys::cred::CredGuard;
+use dhow_sys::open::{self, Crossing, Stat};
+use dhow_sys::{Errno, cred, dir, handle as kernel, xattr};
+use dhow_vfs::{Caps, Cred, Error, ErrorKind, FileKind, Handle, Result};
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::OFlags;
+use tokio::sync::Semaphore;
+
+use crate::error::sys;
+use crate::exclusive::Exclusive;
+use crate::fs::Filesystem;
+use crate::handle::{self, Parsed};
+use crate::hints::{Hints, Way};
+use crate::inode::{Inode, Inodes};
+use crate::options::{OpenError, Options};
+use crate::sync::{Lane, Target, Verifier};
+
+/// Where a piece of work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this thread: it is short and works on memory.
+    Here,
+    /// In the blocking pool.
+    Pool,
+}
+
+/// What a tree can do with the privileges of the process; to be told to the user at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Calls run as the users who make them.
+    pub switches_identity: bool,
+    /// Handles are opened directly.
+    pub opens_handles: bool,
+    /// Calls on memory run on the runtime's threads.
+    pub fast: bool,
+    /// Magic number of the filesystem's type.
+    pub fs_magic: u32,
+}
+
+/// The state of one tree.
+pub(crate) struct Inner {
+    pub options: Options,
+    pub caps: Caps,
+    pub switching: bool,
+    pub root: Arc<Inode>,
+    pub inodes: Arc<Inodes>,
+    pub filesystems: RwLock<Vec<Arc<Filesystem>>>,
+    pub hints: Hints,
+    pub exclusive: Exclusive,
+    /// Files with unstable data, kept open until it is stable.
+    pub dirty: Mutex<HashMap<Handle, (Arc<Inode>, Instant)>>,
+    /// Files with a data descriptor, for the sweep.
+    pub active: Mutex<Vec<std::sync::Weak<Inode>>>,
+    pub sweeps: AtomicU64,
+    pub blocking: Arc<Semaphore>,
+    pub copies: Arc<Semaphore>,
+    pub verifier: Arc<Verifier>,
+    last_discovery: Mutex<Option<Instant>>,
+}
+
+/// A name for the tree's files in the state directory.
+fn file_tag(path: &std::path::Path) -> String {
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    let h = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("{h:016x}")
+}
+
+impl Inner {
+    pub(crate) fn open(mut options: Options) -> std::result::Result<Inner, OpenError> {
+        options.path = options.path.canonicalize().map_err(|e| OpenError::new("find", options.path.clone(), e))?;
+        let failed = |what| {
+            let path = options.path.clone();
+            move |e: Errno| OpenError::new(what, path, e)
+        };
+        let verifier = Arc::new(Verifier::fresh());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = rustix::fs::open(&options.path, flags, rustix::fs::Mode::empty()).map_err(failed("open"))?;
+        let stat = open::stat(&path).map_err(failed("stat"))?;
+        let fs = Arc::new(Filesystem::probe(&options, &path, &stat, None, &verifier).map_err(failed("read"))?);
+        let handle = fs
+            .handle_of(&path, &stat)
+            .map_err(|e| OpenError::new("name", options.path.clone(), std::io::Error::other(e.to_string())))?;
+        if options.max_cached == 0 {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+            options.max_cached = usize::try_from(limit / 4).unwrap_or(65_536).min(65_536);
+        }
+        let inodes = Inodes::new(options.max_cached);
+        let root = inodes.adopt(handle, &stat, &fs, path);
+        let tag = file_tag(&options.path);
+        let state = |kind: &str| options.state_dir.as_ref().map(|dir| dir.join(format!("{kind}-{tag}")));
+        let hints = Hints::open(state("hints"), options.max_hints)
+            .map_err(|e| OpenError::new("read hints for", options.path.clone(), e))?;
+        let exclusive = Exclusive::open(state("exclusive"))
+            .map_err(|e| OpenError::new("read verifiers for", options.path.clone(), e))?;
+        let caps = probe_caps(&options, &fs);
+        Ok(Inner {
+            caps,
+            switching: cred::can_switch_identity(),
+            root,
+            inodes,
+            filesystems: RwLock::new(vec![fs]),
+            hints,
+            exclusive,
+            dirty: Mutex::default(),
+            active: Mutex::default(),
+            sweeps: AtomicU64::new(1),
+            blocking: Arc::new(Semaphore::new(options.blocking.max(1))),
+            copies: Arc::new(Semaphore::new(options.copies.max(1))),
+            verifier,
+            last_discovery: Mutex::new(None),
+            options,
+        })
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        Report {
+            switches_identity: self.switching,
+            opens_handles: self.root.fs.openable,
+            fast: self.root.fs.fast,
+            fs_magic: self.root.fs.magic,
+        }
+    }
+
+    pub(crate) fn crossing(&self) -> Crossing {
+        if self.options.crossmnt { Crossing::Allowed } else { Crossing::Refused }
+    }
+
+    /// Runs `f` as the user, if the process may act as users at all.
+    pub(crate) fn as_user<T>(&self, user: &Cred, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.switching {
+            return f();
+        }
+        let _guard = CredGuard::become_user(user.uid, user.gid, &user.groups)
+            .map_err(|e| crate::error::as_kind(ErrorKind::Access, e))?;
+        f()
+    }
+
+    /// Where calls that work on memory are made on this filesystem.
+    pub(crate) fn short(fs: &Filesystem) -> Place {
+        if fs.fast { Place::Here } else { Place::Pool }
+    }
+
+    /// Runs `f` at `place`.
+    pub(crate) async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        place: Place,
+        f: impl FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if place == Place::Here {
+            return f(self);
+        }
+        let permit = self.blocking.clone().acquire_owned().await;
+        let inner = self.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let result = f(&inner);
+            drop(permit);
+            result
+        });
+        work.await.unwrap_or_else(|e| {
+            tracing::error!("a blocking call panicked: {e}");
+            Err(ErrorKind::Fault.into())
+        })
+    }
+
+    /// The object that `handle` names.
+    pub(crate) async fn inode(self: &Arc<Self>, handle: &Handle) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.inodes.get(handle) {
+            return Ok(inode);
+        }
+        let handle = handle.clone();
+        self.run(Place::Pool, move |inner| inner.resolve(&handle)).await
+    }
+
+    /// The object that `handle` names, waiting for the disk if need be.
+    pub(crate) fn resolve(self: &Arc<Self>, handle: &Handle) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.inodes.get(handle) {
+            return Ok(inode);
+        }
+        let parsed = handle::parse(handle).ok_or(ErrorKind::BadHandle)?;
+        if let Parsed::Kernel { fs, handle: inner } = &parsed
+            && let Some((fs, fd)) = self.open_kernel(*fs, inner)?
+        {
+            let stat = open::stat(&fd).map_err(sys)?;
+            if stat.nlink == 0 {
+                return Err(ErrorKind::Stale.into());
+            }
+            // Some filesystems take more bytes for a handle than they give; an object has one handle here.
+            if fs.handle_of(&fd, &stat)? != *handle {
+                return Err(ErrorKind::Stale.into());
+            }
+            return Ok(self.inodes.adopt(handle.clone(), &stat, &fs, fd));
+        }
+        self.walk(handle)
+    }
+
+    /// Opens a kernel handle; `None` if it has to be found by a walk.
+    fn open_kernel(&self, number: u32, inner: &kernel::KernelHandle) -> Result<Option<(Arc<Filesystem>, OwnedFd)>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        if self.by_number(number).is_none() {
+            self.discover();
+        }
+        if let Some(fs) = self.by_number(number) {
+            if !fs.openable {
+                return Ok(None);
+            }
+            return match self.with_descriptors(|| kernel::open(&fs.root, inner, flags)) {
+                Ok(fd) => Ok(Some((fs, fd))),
+                Err(Errno::PERM) => Ok(None),
+                // A handle that decodes to nothing is told by some filesystems as rubbish.
+                Err(Errno::INVAL | Errno::NOENT) => Err(ErrorKind::Stale.into()),
+                Err(e) => Err(sys(e)),
+            };
+        }
+        // A subvolume that has not been visited since the start: its handles open on any mount of its filesystem.
+        let candidates: Vec<_> = self.filesystems.read().iter().filter(|fs| fs.openable).cloned().collect();
+        for near in candidates.iter().filter(|fs| fs.magic == open::BTRFS_MAGIC) {
+            if let Ok(fd) = kernel::open(&near.root, inner, flags)
+                && let Ok(stat) = open::stat(&fd)
+                && let Ok(fs) = self.filesystem(&fd, &stat, near, || None)
+                && fs.number == number
+            {
+                return Ok(Some((fs, fd)));
+            }
+        }
+        if self.root.fs.openable { Err(ErrorKind::Stale.into()) } else { Ok(None) }
+    }
+
+    /// Goes to where the object was last seen, comparing handles at every step.
+    fn walk(self: &Arc<Self>, handle: &Handle) -> Result<Arc<Inode>> {
+        let way = self.hints.way(handle, |h| self.inodes.get(h));
+        let Way { start, steps } = match way {
+            Some(way) => way,
+            None => return Err(self.missed(handle)),
+        };
+        let mut at = start;
+        for (name, expected) in steps {
+            let step = open::path_beneath(&at.path, &name, self.crossing()).map_err(sys).and_then(|fd| {
+                let (found, stat, fs) = self.identify(&fd, &at.fs, || None)?;
+                Ok((found == expected).then(|| self.inodes.adopt(found, &stat, &fs, fd)))
+            });
+            match step {
+                Ok(Some(next)) => at = next,
+                Ok(None) => return Err(self.missed(handle)),
+                Err(e) if e.kind() == ErrorKind::Delay => return Err(e),
+                Err(_) => return Err(self.missed(handle)),
+            }
+        }
+        Ok(at)
+    }
+
+    /// The hints did not lead to the object: search the tree once, then it is gone.
+    fn missed(self: &Arc<Self>, handle: &Handle) -> Error {
+        if self.hints.miss(handle) {
+            return ErrorKind::Stale.into();
+        }
+        if self.hints.start_scan() {
+            let inner = self.clone();
+            let run = move || crate::hints::scan(&inner);
+            match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn_blocking(run)),
+                Err(_) => run(),
+            }
+        }
+        ErrorKind::Delay.into()
+    }
+
+    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<Filesystem>> {
+        self.filesystems.read().iter().find(|fs| fs.number == number).cloned()
+    }
+
+    /// The filesystem of an object that was reached from `near`. `mounted_on` is asked when it is a new one.
+    pub(crate) fn filesystem(
+        &self,
+        fd: impl AsFd,
+        stat: &Stat,
+        near: &Arc<Filesystem>,
+        mounted_on: impl FnOnce() -> Option<u64>,
+    ) -> Result<Arc<Filesystem>> {
+        if stat.dev == near.dev {
+            return Ok(near.clone());
+        }
+        if let Some(fs) = self.filesystems.read().iter().find(|fs| fs.dev == stat.dev) {
+            return Ok(fs.clone());
+        }
+        let is_dir = crate::inode::kind_of(stat.mode) == FileKind::Directory;
+        let over = mounted_on().or(Some(stat.ino));
+        let new = if is_dir {
+            Filesystem::probe(&self.options, fd, stat, over, &self.verifier)
+        } else {
+            // A file of a subvolume; any directory of the same filesystem opens its handles.
+            near.root
+                .try_clone()
+                .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
+                .and_then(|root| Filesystem::with_root(&self.options, root, stat, over, &self.verifier))
+        };
+        let new = Arc::new(new.map_err(sys)?);
+        let mut all = self.filesystems.write();
+        if let Some(fs) = all.iter().find(|fs| fs.dev == stat.dev) {
+            return Ok(fs.clone());
+        }
+        if all.iter().any(|fs| fs.number == new.number) {
+            // Two copies of one filesystem (a snapshot of the device): their handles cannot be told apart.
+            tracing::warn!("two filesystems under {} have the same identity", self.options.path.display());
+            return Err(ErrorKind::Access.into());
+        }
+        all.push(new.clone());
+        Ok(new)
+    }
+
+    /// Handle, attributes and filesystem of an object reached from `near`. Runs as the process itself.
+    pub(crate) fn identify(
+        &self,
+        fd: impl AsFd,
+        near: &Arc<Filesystem>,
+        mounted_on: impl FnOnce() -> Option<u64>,
+    ) -> Result<(Handle, Stat, Arc<Filesystem>)> {
+        let fd = fd.as_fd();
+        let stat = open::stat(fd).map_err(sys)?;
+        let fs = self.filesystem(fd, &stat, near, mounted_on)?;
+        Ok((fs.handle_of(fd, &stat)?, stat, fs))
+    }
+
+    /// Makes an object of a descriptor that was opened in `dir` by `name`.
+    pub(crate) fn child(&self, dir: &Arc<Inode>, name: &[u8], fd: OwnedFd) -> Result<(Arc<Inode>, Stat)> {
+        let (handle, stat, fs) = self.identify(&fd, &dir.fs, || entry_number(&dir.path, name))?;
+        self.note(dir, name, &handle, &fs);
+        Ok((self.inodes.adopt(handle, &stat, &fs, fd), stat))
+    }
+
+    /// Remembers where an object was seen, if that will be needed.
+    pub(crate) fn note(&self, dir: &Inode, name: &[u8], handle: &Handle, fs: &Filesystem) {
+        if fs.needs_hint(handle) {
+            self.hints.note(handle, &dir.handle, name);
+        }
+    }
+
+    /// Makes a call again after giving up cached descriptors, if the process has run out of them.
+    pub(crate) fn with_descriptors<T>(
+        &self,
+        mut call: impl FnMut() -> std::result::Result<T, Errno>,
+    ) -> std::result::Result<T, Errno> {
+        match call() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                tracing::warn!("out of file descriptors; dropping the cached ones");
+                self.inodes.forget_all();
+                call()
+            }
+            other => other,
+        }
+    }
+
+    /// Looks for filesystems mounted below the root that have not been visited yet.
+    fn discover(&self) {
+        if !self.options.crossmnt {
+            return;
+        }
+        {
+            let mut last = self.last_discovery.lock();
+            if last.is_some_and(|at| at.elapsed() < Duration::from_secs(1)) {
+                return;
+            }
+            *last = Some(Instant::now());
+        }
+        let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return };
+        for line in table.split(|b| *b == b'\n') {
+            let Some(place) = line.split(|b| *b == b' ').nth(4) else { continue };
+            let place = unescape(place);
+            let root = std::os::unix::ffi::OsStrExt::as_bytes(self.options.path.as_os_str());
+            let Some(below) = place.strip_prefix(root).and_then(|p| p.strip_prefix(b"/")) else { continue };
+            if below.is_empty() {
+                continue;
+            }
+            let (dir, name) = match below.iter().rposition(|b| *b == b'/') {
+                Some(at) => (below.get(..at).unwrap_or_default(), below.get(at + 1..).unwrap_or_default()),
+                None => (&b"."[..], below),
+            };
+            let found = open::path_beneath(&self.root.path, below, Crossing::Allowed).map_err(sys).and_then(|fd| {
+                self.identify(&fd, &self.root.fs, || {
+                    let dir = open::path_beneath(&self.root.path, dir, Crossing::Allowed).ok()?;
+                    entry_number(dir, name)
+                })
+            });
+            if let Err(e) = found {
+                tracing::debug!("cannot enter {}: {e}", String::from_utf8_lossy(&place));
+            }
+        }
+    }
+
+    /// Makes changes of names and attributes durable.
+    pub(crate) async fn settle(self: &Arc<Self>, inodes: &[&Arc<Inode>]) -> Result<()> {
+        let Some(fs) = inodes.first().map(|inode| inode.fs.clone()) else { return Ok(()) };
+        if !self.options.metadata_sync || fs.volatile {
+            return Ok(());
+        }
+        let (files, rest): (Vec<&Arc<Inode>>, Vec<&Arc<Inode>>) =
+            inodes.iter().copied().partition(|inode| inode.kind == FileKind::Regular);
+        let files = async {
+            for inode in files {
+                self.commit_inode(inode).await?;
+            }
+            Ok(())
+        };
+        let rest = async {
+            let mut targets = Vec::with_capacity(rest.len());
+            for inode in rest {
+                targets.push(self.sync_target(inode).await?);
+            }
+            self.sync_in(&fs, Lane::Meta, targets).await
+        };
+        tokio::try_join!(files, rest).map(drop)
+    }
+
+    /// One shared fsync; a failure changes the write verifier.
+    pub(crate) async fn sync_in(&self, fs: &Filesystem, lane: Lane, targets: Vec<Target>) -> Result<()> {
+        if targets.is_empty() {
+            return Ok(());
+        }
+        fs.syncer.sync(&self.blocking, lane, targets).await.map_err(sys)
+    }
+
+    /// A descriptor that can be synced, opened as the process itself.
+    pub(crate) async fn sync_target(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Target> {
+        if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
+            return whole(&inode.fs);
+        }
+        let inode = inode.clone();
+        self.run(Inner::short(&inode.fs.clone()), move |inner| {
+            {
+                let fds = inode.fds.lock();
+                if let Some(fd) = fds.write.as_ref().or(fds.read.as_ref()) {
+                    return Ok(Target::File(inode.handle.clone(), fd.clone()));
+                }
+            }
+            match inner.with_descriptors(|| open::reopen(&inode.path, OFlags::RDONLY | OFlags::NONBLOCK)) {
+                Ok(fd) => {
+                    let fd = Arc::new(fd);
+                    inode.fds.lock().read.get_or_insert(fd.clone());
+                    inner.activate(&inode);
+                    Ok(Target::File(inode.handle.clone(), fd))
+                }
+                // Without privilege, and not readable.
+                Err(Errno::ACCESS | Errno::PERM) => whole(&inode.fs),
+                Err(e) => Err(sys(e)),
+            }
+        })
+        .await
+    }
+
+    /// Puts a file on the list of those whose data descriptors the sweep looks after.
+    pub(crate) fn activate(&self, inode: &Arc<Inode>) {
+        let sweep = self.sweeps.load(Ordering::Relaxed);
+        if inode.used.swap(sweep, Ordering::AcqRel) == 0 {
+            self.active.lock().push(Arc::downgrade(inode));
+        }
+    }
+
+    /// Closes data descriptors that nobody has used for a while, so that a program written by a client can be run here,
+    /// and space of removed files is freed; makes old unstable data stable; writes hints out. Called every 2 s.
+    pub(crate) fn sweep(self: &Arc<Self>) {
+        let now = self.sweeps.fetch_add(1, Ordering::AcqRel) + 1;
+        let all = std::mem::take(&mut *self.active.lock());
+        let mut keep = Vec::new();
+        for weak in all {
+            let Some(inode) = weak.upgrade() else { continue };
+            let used = inode.used.load(Ordering::Acquire);
+            let busy = inode.opens.load(Ordering::Acquire) > 0 || inode.is_dirty();
+            if busy || now.saturating_sub(used) < 2 {
+                keep.push(weak);
+            } else {
+                inode.used.store(0, Ordering::Release);
+                let old = std::mem::take(&mut *inode.fds.lock());
+                drop(old);
+                if open::stat(&inode.path).is_ok_and(|stat| stat.nlink == 0) {
+                    self.inodes.forget(&inode.handle);
+                }
+            }
+        }
+        self.active.lock().append(&mut keep);
+        self.hints.flush();
+        self.options.buffers.trim(Duration::from_secs(10));
+        let old: Vec<_> = self
+            .dirty
+            .lock()
+            .values()
+            .filter(|(_, since)| since.elapsed() > Duration::from_secs(60))
+            .map(|(inode, _)| inode.clone())
+            .take(64)
+            .collect();
+        if !old.is_empty() {
+            let inner = self.clone();
+            tokio::spawn(async move {
+                for inode in old {
+                    // The verifier tells a failure to those who commit later.
+                    let _ = inner.commit_inode(&inode).await;
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.hints.flush();
+    }
+}
+
+fn whole(fs: &Filesystem) -> Result<Target> {
+    let root = fs.root.try_clone().map_err(|e| sys(Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))?;
+    Ok(Target::Filesystem(Arc::new(root)))
+}
+
+/// The number that a directory has for an entry: that of the directory mounted over, for a mount point.
+pub(crate) fn entry_number(dir: impl AsFd, name: &[u8]) -> Option<u64> {
+    let dir = open::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
+    let mut buffer = vec![std::mem::MaybeUninit::uninit(); 16 << 10];
+    let mut number = None;
+    dir::read_from(dir, 0, &mut buffer, |entry| {
+        if entry.name == name {
+            number = Some(entry.ino);
+            return dir::Flow::Stop;
+        }
+        dir::Flow::More
+    })
+    .ok()?;
+    number
+}
+
+/// Undoes the octal escapes of `/proc/self/mountinfo`.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = (*first == b'\\').then(|| tail.get(..3)).flatten();
+        let value = octal.and_then(|o| std::str::from_utf8(o).ok()).and_then(|o| u8::from_str_radix(o, 8).ok());
+        match value {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+fn probe_caps(options: &Options, fs: &Filesystem) -> Caps {
+    let xattrs = matches!(xattr::get(&fs.root, b"user.dhow.probe"), Ok(_) | Err(Errno::NODATA));
+    let clone =
+        options.reflink == crate::options::Reflink::Auto && [open::BTRFS_MAGIC, open::XFS_MAGIC].contains(&fs.magic);
+    let (max_file_size, max_links) = match fs.magic {
+        // 2^32 - 1 blocks, with the common block size; 65 000 links.
+        open::EXT4_MAGIC => (u64::from(u32::MAX) * u64::from(fs.block), 65_000),
+        open::XFS_MAGIC => (i64::MAX as u64, i32::MAX as u32),
+        open::BTRFS_MAGIC => (i64::MAX as u64, 65_535),
+        open::TMPFS_MAGIC => (i64::MAX as u64, u32::MAX),
+        _ => (i64::MAX as u64, 32_000),
+    };
+    Caps {
+        read_only: fs.read_only,
+        links: true,
+        symlinks: true,
+        special: true,
+        xattrs,
+        clone,
+        clone_block: if clone { fs.block } else { 0 },
+        sparse: true,
+        max_file_size,
+        max_links,
+        case_sensitive: true,
+        change_is_time: fs.fine_ctime,
+        exclusive: options.exclusive,
+        time_delta_nanos: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_table_escapes() {
+        assert_eq!(unescape(b"/a\\040b\\134c\\"), b"/a b\\c\\");
+    }
+}

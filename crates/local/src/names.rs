@@ -1,0 +1,404 @@
+//! Everything that happens to a name in a directory: look up, create, make, link, remove, rename.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dhow_sys::node::{self, Replace, Special};
+use dhow_sys::open::{self, Stat};
+use dhow_sys::{Errno, xattr};
+use dhow_vfs::{Cred, DirChange, Error, ErrorKind, FileKind, Handle, Make, Name, Result, SetAttr};
+use rustix::fs::OFlags;
+
+use crate::error::{as_kind, sys};
+use crate::inner::Inner;
+use crate::inode::Inode;
+use crate::setattr::changes_after_create;
+
+/// An update of a directory that is under way.
+pub(crate) struct Update {
+    dir: Arc<Inode>,
+    before: u64,
+    /// How many updates had begun in this directory, this one included.
+    begun: u64,
+    /// No other was under way when this one began.
+    alone: bool,
+}
+
+impl Update {
+    pub(crate) fn begin(dir: &Arc<Inode>) -> Result<Update> {
+        let (alone, begun) = {
+            let mut updates = dir.updates.lock();
+            updates.0 += 1;
+            updates.1 += 1;
+            (updates.0 == 1, updates.1)
+        };
+        // From here on dropping it counts the update out.
+        let mut update = Update { dir: dir.clone(), before: 0, begun, alone };
+        update.before = dir.change(dir.stat()?.ctime);
+        Ok(update)
+    }
+
+    /// The change of the directory; `exclusive` if nobody but this server changes it.
+    pub(crate) fn end(self, exclusive: bool) -> Result<DirChange> {
+        self.dir.changed();
+        // Removed meanwhile by somebody: the update was real all the same.
+        let ctime = open::stat(&self.dir.path).map_err(sys)?.ctime;
+        let mut after = self.dir.change(ctime);
+        if after == self.before {
+            // Something happened, whatever the filesystem's clock says.
+            after = self.dir.change_more();
+        }
+        let still_alone = self.dir.updates.lock().1 == self.begun;
+        Ok(DirChange { before: self.before, after, atomic: exclusive && self.alone && still_alone })
+    }
+}
+
+impl Drop for Update {
+    fn drop(&mut self) {
+        self.dir.updates.lock().0 -= 1;
+    }
+}
+
+/// A file that was created, or found again by its verifier.
+pub(crate) struct NewFile {
+    pub inode: Arc<Inode>,
+    pub stat: Stat,
+    pub change: DirChange,
+    pub fresh: bool,
+    pub applied: SetAttr,
+    /// The log of verifiers, to be synced too.
+    pub log: Option<Arc<OwnedFd>>,
+    /// Syncing the directory is not enough.
+    pub sync_inode: bool,
+}
+
+/// Another kind of object that was made.
+pub(crate) struct NewNode {
+    pub inode: Arc<Inode>,
+    pub stat: Stat,
+    pub change: DirChange,
+    pub applied: SetAttr,
+    pub sync_inode: bool,
+}
+
+/// What a removal came to.
+pub(crate) struct Gone {
+    pub change: DirChange,
+    pub handle: Handle,
+    pub nlink: u32,
+}
+
+/// What a rename came to.
+pub(crate) struct Moved {
+    pub from: DirChange,
+    pub to: DirChange,
+    pub replaced: Option<Handle>,
+}
+
+/// The error of a look-up. Not entering a mount point is a matter of what the export allows.
+fn lookup_error(e: Errno) -> Error {
+    match e {
+        Errno::XDEV => as_kind(ErrorKind::Access, e),
+        e => sys(e),
+    }
+}
+
+impl Inner {
+    /// Looks a name up. With `cached`, [`ErrorKind::Delay`] means that a disk would have to be waited for.
+    pub(crate) fn lookup(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        cached: bool,
+    ) -> Result<(Arc<Inode>, Stat)> {
+        dir.must_be_dir()?;
+        let crossing = self.crossing();
+        let fd = self.as_user(user, || {
+            self.with_descriptors(|| {
+                if cached {
+                    open::path_beneath_cached(&dir.path, name.as_bytes(), crossing)
+                } else {
+                    open::path_beneath(&dir.path, name.as_bytes(), crossing)
+                }
+            })
+            .map_err(lookup_error)
+        })?;
+        self.child(dir, name.as_bytes(), fd)
+    }
+
+    /// The directory above. The way up is followed to the root of the export, so that nothing outside is shown even if
+    /// somebody moved the directory out.
+    pub(crate) fn parent(self: &Arc<Self>, user: &Cred, dir: &Arc<Inode>) -> Result<(Arc<Inode>, Stat)> {
+        dir.must_be_dir()?;
+        if dir.handle == self.root.handle {
+            return Err(ErrorKind::NotFound.into());
+        }
+        dir.stat()?;
+        let first = self.as_user(user, || open::parent(&dir.path).map_err(sys))?;
+        let root = (self.root.fs.dev, self.root.ino);
+        let mut below: Option<OwnedFd> = None;
+        let mut last = (0, 0);
+        for _ in 0..4096 {
+            let at = below.as_ref().unwrap_or(&first);
+            let stat = open::stat(at).map_err(sys)?;
+            if (stat.dev, stat.ino) == root {
+                let (handle, stat, fs) = self.identify(&first, &dir.fs, || None)?;
+                return Ok((self.inodes.adopt(handle, &stat, &fs, first), stat));
+            }
+            // Above `/` is `/`.
+            if (stat.dev, stat.ino) == last {
+                break;
+            }
+            last = (stat.dev, stat.ino);
+            below = Some(open::parent(at).map_err(sys)?);
+        }
+        Err(ErrorKind::Stale.into())
+    }
+
+    /// The mode for a new object: the client's umask counts only where no default access control list does instead
+    /// (RFC 8275 5).
+    fn new_mode(&self, dir: &Inode, set: &SetAttr, default: u32) -> u32 {
+        let mode = set.mode.unwrap_or(default) & 0o7777;
+        match set.umask {
+            Some(umask) if xattr::get(&dir.path, b"system.posix_acl_default").is_err() => mode & !(umask & 0o777),
+            _ => mode,
+        }
+    }
+
+    /// Creates a regular file that was not there.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        set: &SetAttr,
+        verifier: Option<[u8; 8]>,
+    ) -> Result<NewFile> {
+        dir.must_be_dir()?;
+        let update = Update::begin(dir)?;
+        let mode = self.new_mode(dir, set, 0o600);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK;
+        let opened = self.as_user(user, || {
+            Ok(self.with_descriptors(|| open::beneath(&dir.path, name.as_bytes(), flags, mode, self.crossing())))
+        })?;
+        let fd = match (opened, verifier) {
+            (Ok(fd), _) => fd,
+            (Err(Errno::EXIST), Some(verifier)) => return self.find_again(user, dir, name, set, verifier, update),
+            (Err(Errno::XDEV | Errno::LOOP | Errno::ISDIR), _) => return Err(ErrorKind::Exists.into()),
+            (Err(e), _) => return Err(sys(e)),
+        };
+        let path = open::reopen(&fd, OFlags::PATH).map_err(sys)?;
+        let (inode, _) = self.child(dir, name.as_bytes(), path)?;
+        let fd = Arc::new(fd);
+        {
+            let mut fds = inode.fds.lock();
+            fds.read = None;
+            fds.write = Some(fd);
+        }
+        self.activate(&inode);
+        let log = match verifier {
+            Some(verifier) => self.exclusive.add(&inode.handle, verifier).unwrap_or_else(|e| {
+                tracing::warn!("cannot log the verifier of an exclusive create: {e}");
+                None
+            }),
+            None => None,
+        };
+        let applied = self.set_new(user, &inode, None, set)?;
+        let change = update.end(self.options.exclusive)?;
+        let stat = inode.stat()?;
+        let sync_inode = !dir.fs.dir_sync_covers_new || changes_after_create(set);
+        Ok(NewFile { inode, stat, change, fresh: true, applied, log, sync_inode })
+    }
+
+    /// The name is taken: by the file that the same request made before, perhaps.
+    fn find_again(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        set: &SetAttr,
+        verifier: [u8; 8],
+        update: Update,
+    ) -> Result<NewFile> {
+        let (inode, stat) = self.lookup(user, dir, name, false)?;
+        let owner = !self.switching || stat.uid == user.uid;
+        if inode.kind != FileKind::Regular || !owner || self.exclusive.get(&inode.handle) != Some(verifier) {
+            return Err(ErrorKind::Exists.into());
+        }
+        let applied = self.set_new(user, &inode, None, set)?;
+        let change = update.end(self.options.exclusive)?;
+        let stat = inode.stat()?;
+        Ok(NewFile { inode, stat, change, fresh: false, applied, log: None, sync_inode: true })
+    }
+
+    /// Makes another kind of object.
+    pub(crate) fn make(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        what: &Make,
+        set: &SetAttr,
+    ) -> Result<NewNode> {
+        dir.must_be_dir()?;
+        let update = Update::begin(dir)?;
+        let (at, bytes) = (&dir.path, name.as_bytes());
+        let default = if matches!(what, Make::Directory) { 0o700 } else { 0o600 };
+        let mode = self.new_mode(dir, set, default);
+        let fd = self.as_user(user, || {
+            match what {
+                Make::Directory => node::mkdir(at, bytes, mode & 0o1777),
+                Make::Symlink(target) => node::symlink(target, at, bytes),
+                Make::Fifo => node::mknod(at, bytes, Special::Fifo, mode),
+                Make::Socket => node::mknod(at, bytes, Special::Socket, mode),
+                Make::Block(major, minor) => node::mknod(at, bytes, Special::Block(*major, *minor), mode),
+                Make::Char(major, minor) => node::mknod(at, bytes, Special::Char(*major, *minor), mode),
+            }
+            .map_err(|e| match (e, what) {
+                // The kernel says so of an empty target, which is no missing directory.
+                (Errno::NOENT, Make::Symlink(target)) if target.is_empty() => as_kind(ErrorKind::Invalid, e),
+                (e, _) => sys(e),
+            })?;
+            open::path_beneath(at, bytes, self.crossing()).map_err(lookup_error)
+        })?;
+        let (inode, _) = self.child(dir, bytes, fd)?;
+        let applied = self.set_new(user, &inode, None, set)?;
+        let change = update.end(self.options.exclusive)?;
+        let stat = inode.stat()?;
+        let sync_inode = !dir.fs.dir_sync_covers_new || changes_after_create(set);
+        Ok(NewNode { inode, stat, change, applied, sync_inode })
+    }
+
+    /// Adds a name.
+    pub(crate) fn link(
+        self: &Arc<Self>,
+        user: &Cred,
+        file: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &Name,
+    ) -> Result<DirChange> {
+        dir.must_be_dir()?;
+        if file.kind == FileKind::Directory {
+            return Err(ErrorKind::IsDir.into());
+        }
+        if file.fs.dev != dir.fs.dev {
+            return Err(ErrorKind::CrossDevice.into());
+        }
+        let update = Update::begin(dir)?;
+        self.as_user(user, || node::link(&file.path, &dir.path, name.as_bytes()).map_err(sys))?;
+        file.changed();
+        self.note(dir, name.as_bytes(), &file.handle, &file.fs);
+        update.end(self.options.exclusive)
+    }
+
+    /// Removes a name.
+    pub(crate) fn remove(self: &Arc<Self>, user: &Cred, dir: &Arc<Inode>, name: &Name) -> Result<Gone> {
+        dir.must_be_dir()?;
+        let update = Update::begin(dir)?;
+        let (at, bytes) = (&dir.path, name.as_bytes());
+        let (held, is_dir) = self.as_user(user, || {
+            // The name may come to lead to another kind of object between the two calls.
+            for _ in 0..8 {
+                let held = match self.with_descriptors(|| open::path_beneath(at, bytes, self.crossing())) {
+                    Err(Errno::XDEV) => return Err(ErrorKind::Busy.into()),
+                    other => other.map_err(sys)?,
+                };
+                let is_dir = crate::inode::kind_of(open::stat(&held).map_err(sys)?.mode) == FileKind::Directory;
+                match if is_dir { node::rmdir(at, bytes) } else { node::unlink(at, bytes) } {
+                    Ok(()) => return Ok((held, is_dir)),
+                    Err(Errno::ISDIR | Errno::NOTDIR) => {}
+                    // Linux has both names for it.
+                    Err(Errno::EXIST) if is_dir => return Err(ErrorKind::NotEmpty.into()),
+                    Err(e) => return Err(sys(e)),
+                }
+            }
+            Err(ErrorKind::Delay.into())
+        })?;
+        let change = update.end(self.options.exclusive)?;
+        let (handle, stat, _) = self.identify(&held, &dir.fs, || None)?;
+        let nlink = if is_dir { 0 } else { stat.nlink };
+        self.hints.forget(&handle, &dir.handle, bytes);
+        self.let_go(&handle, nlink);
+        Ok(Gone { change, handle, nlink })
+    }
+
+    /// An object lost a name: keep it no longer than its opens do.
+    fn let_go(&self, handle: &Handle, nlink: u32) {
+        if let Some(inode) = self.inodes.get_known(handle) {
+            inode.changed();
+            if nlink == 0 {
+                if inode.opens.load(Ordering::Acquire) == 0 {
+                    // Its data will never be asked for.
+                    self.dirty.lock().remove(handle);
+                }
+                self.inodes.forget(handle);
+            }
+        }
+    }
+
+    /// Renames.
+    pub(crate) fn rename(
+        self: &Arc<Self>,
+        user: &Cred,
+        from: &Arc<Inode>,
+        old: &Name,
+        to: &Arc<Inode>,
+        new: &Name,
+    ) -> Result<Moved> {
+        from.must_be_dir()?;
+        to.must_be_dir()?;
+        if from.fs.dev != to.fs.dev {
+            return Err(ErrorKind::CrossDevice.into());
+        }
+        let from_update = Update::begin(from)?;
+        // One directory counts as one update.
+        let to_update = if from.handle == to.handle { None } else { Some(Update::begin(to)?) };
+        let (moved, target) = self.as_user(user, || {
+            let held = |dir: &Inode, name: &Name| {
+                self.with_descriptors(|| open::path_beneath(&dir.path, name.as_bytes(), self.crossing()))
+            };
+            let moved = match held(from, old) {
+                Err(Errno::XDEV) => return Err(ErrorKind::Busy.into()),
+                other => other.map_err(sys)?,
+            };
+            let target = match held(to, new) {
+                Ok(fd) => Some(fd),
+                Err(Errno::NOENT) => None,
+                Err(Errno::XDEV) => return Err(ErrorKind::Busy.into()),
+                Err(e) => return Err(sys(e)),
+            };
+            match node::rename(&from.path, old.as_bytes(), &to.path, new.as_bytes(), Replace::Allowed) {
+                Ok(()) => Ok((moved, target)),
+                // Kinds that do not go together, or a directory with entries (RFC 8881 18.26.3).
+                Err(e @ (Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST)) => {
+                    Err(as_kind(ErrorKind::Exists, e))
+                }
+                Err(e) => Err(sys(e)),
+            }
+        })?;
+        let from_change = from_update.end(self.options.exclusive)?;
+        let to_change = match to_update {
+            Some(update) => update.end(self.options.exclusive)?,
+            None => from_change,
+        };
+        let (handle, _, fs) = self.identify(&moved, &from.fs, || None)?;
+        if let Some(inode) = self.inodes.get_known(&handle) {
+            inode.changed();
+        }
+        let mut replaced = None;
+        if let Some(target) = target {
+            let (other, stat, _) = self.identify(&target, &to.fs, || None)?;
+            // Two names of one object: nothing has happened.
+            if other != handle {
+                let was_dir = crate::inode::kind_of(stat.mode) == FileKind::Directory;
+                self.hints.forget(&other, &to.handle, new.as_bytes());
+                self.let_go(&other, if was_dir { 0 } else { stat.nlink });
+                replaced = Some(other);
+            }
+        }
+        self.note(to, new.as_bytes(), &handle, &fs);
+        Ok(Moved { from: from_change, to: to_change, replaced })
+    }
+}

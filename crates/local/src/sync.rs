@@ -1,0 +1,210 @@
+//! fsync shared by those who wait for it.
+//!
+//! Requests join a *lane*. At most one batch of a lane is being synced; who comes meanwhile waits for the next one,
+//! together. The directories of one filesystem share a lane, since its journal is one; each file has a lane of its own,
+//! since its data may take long. That all fsyncs of a file go through its one lane matters for errors too: the kernel
+//! tells a failed write-out to one fsync of a descriptor only, and the lane changes the write verifier before anybody
+//! hears of that fsync or of a later one.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dhow_sys::{Errno, io};
+use dhow_vfs::Handle;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Who waits for whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// The directories of a filesystem.
+    Meta,
+    /// One file.
+    File(Handle),
+}
+
+/// What is to be synced.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// One file or directory.
+    File(Handle, Arc<OwnedFd>),
+    /// The whole filesystem, where the object itself cannot be opened (symbolic links, devices).
+    Filesystem(Arc<OwnedFd>),
+}
+
+impl Target {
+    fn key(&self) -> Option<&Handle> {
+        match self {
+            Target::File(handle, _) => Some(handle),
+            Target::Filesystem(_) => None,
+        }
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        match self {
+            Target::File(_, fd) => io::fsync(fd),
+            Target::Filesystem(fd) => io::syncfs(fd),
+        }
+    }
+}
+
+/// The write verifier of a server instance (RFC 8881 18.32; cases B30, K25): different at every start, and changed
+/// whenever written data may have been lost.
+pub(crate) struct Verifier(AtomicU64);
+
+impl Verifier {
+    /// One that no other start of any server has had: not the time in seconds.
+    pub(crate) fn fresh() -> Verifier {
+        use std::hash::{BuildHasher, RandomState};
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        // The state of a RandomState comes from the kernel's randomness.
+        Verifier(AtomicU64::new(RandomState::new().hash_one((now, std::process::id()))))
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; 8] {
+        self.0.load(Ordering::Acquire).to_be_bytes()
+    }
+
+    /// Clients must send uncommitted data again.
+    pub(crate) fn change(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[derive(Default)]
+struct Batch {
+    /// Each object once, however many wait for it.
+    targets: HashMap<Option<Handle>, Target>,
+    waiters: Vec<Waiter>,
+}
+
+struct Waiter {
+    keys: Vec<Option<Handle>>,
+    done: oneshot::Sender<Result<(), Errno>>,
+}
+
+/// The lanes of a filesystem. A lane is in the map for as long as its runner runs.
+pub(crate) struct Syncer {
+    lanes: Mutex<HashMap<Lane, Batch>>,
+    verifier: Arc<Verifier>,
+}
+
+impl Syncer {
+    pub(crate) fn new(verifier: Arc<Verifier>) -> Syncer {
+        Syncer { lanes: Mutex::default(), verifier }
+    }
+
+    /// Makes the targets durable. All changes made before the call are covered when it returns `Ok`.
+    pub(crate) async fn sync(
+        self: &Arc<Self>,
+        permits: &Arc<Semaphore>,
+        lane: Lane,
+        targets: Vec<Target>,
+    ) -> Result<(), Errno> {
+        let (done, wait) = oneshot::channel();
+        let start = {
+            let mut lanes = self.lanes.lock();
+            let start = !lanes.contains_key(&lane);
+            let batch = lanes.entry(lane.clone()).or_default();
+            let keys = targets.iter().map(|t| t.key().cloned()).collect();
+            batch.waiters.push(Waiter { keys, done });
+            for target in targets {
+                batch.targets.insert(target.key().cloned(), target);
+            }
+            start
+        };
+        if start {
+            // A task of its own, so that dropping our future leaves nobody waiting for a runner that never comes.
+            let (syncer, permits) = (self.clone(), permits.clone());
+            tokio::spawn(async move {
+                let permit = permits.acquire_owned().await;
+                let ran = tokio::task::spawn_blocking(move || syncer.run(&lane)).await;
+                drop(permit);
+                if let Err(e) = ran {
+                    tracing::error!("an fsync thread panicked: {e}");
+                }
+            });
+        }
+        wait.await.unwrap_or(Err(Errno::IO))
+    }
+
+    fn run(&self, lane: &Lane) {
+        loop {
+            let batch = {
+                let mut lanes = self.lanes.lock();
+                match lanes.get_mut(lane) {
+                    Some(batch) if !batch.waiters.is_empty() => std::mem::take(batch),
+                    _ => {
+                        lanes.remove(lane);
+                        return;
+                    }
+                }
+            };
+            let results: HashMap<Option<Handle>, Result<(), Errno>> =
+                batch.targets.into_iter().map(|(key, target)| (key, self.sync_one(&target))).collect();
+            for Waiter { keys, done } in batch.waiters {
+                let result = keys.iter().try_for_each(|key| results.get(key).copied().unwrap_or(Ok(())));
+                // Nobody may be waiting any more.
+                let _ = done.send(result);
+            }
+        }
+    }
+
+    fn sync_one(&self, target: &Target) -> Result<(), Errno> {
+        target.sync().inspect_err(|e| {
+            tracing::error!("an fsync failed: {e}");
+            self.verifier.change();
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifiers_differ() {
+        let verifier = Verifier::fresh();
+        let first = verifier.bytes();
+        assert_ne!(first, Verifier::fresh().bytes());
+        verifier.change();
+        assert_ne!(first, verifier.bytes());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn many_share_and_errors_stay_with_their_object() {
+        let dir = tempfile_in_tmp();
+        let file = Arc::new(OwnedFd::from(std::fs::File::create(&dir).unwrap()));
+        // fsync of a pipe is refused, which stands in for a disk that fails.
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let bad = Arc::new(OwnedFd::from(writer));
+        let handle = |n: u8| Handle::new(&[n]).unwrap();
+        let verifier = Arc::new(Verifier::fresh());
+        let before = verifier.bytes();
+        let syncer = Arc::new(Syncer::new(verifier.clone()));
+        let permits = Arc::new(Semaphore::new(2));
+        let mut tasks = Vec::new();
+        for n in 0..200 {
+            let good = Target::File(handle(1), file.clone());
+            let targets = match n % 4 {
+                0 => vec![good, Target::File(handle(2), bad.clone())],
+                1 => vec![Target::Filesystem(file.clone())],
+                _ => vec![good],
+            };
+            let (syncer, permits) = (syncer.clone(), permits.clone());
+            tasks.push(tokio::spawn(async move { (n, syncer.sync(&permits, Lane::Meta, targets).await) }));
+        }
+        for task in tasks {
+            let (n, result) = task.await.unwrap();
+            assert_eq!(result.is_err(), n % 4 == 0, "{n}: {result:?}");
+        }
+        assert_ne!(verifier.bytes(), before);
+        std::fs::remove_file(dir).unwrap();
+    }
+
+    fn tempfile_in_tmp() -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("dhow-syncer-{}", std::process::id()))
+    }
+}

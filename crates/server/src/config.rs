@@ -19,6 +19,8 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     /// Limits of state: clients, sessions, opens, locks, and the lease time.
     pub state: dhow_state::Limits,
+    /// Copies inside the server.
+    pub copy: crate::copy::CopyConfig,
     /// Who this server is.
     pub identity: Identity,
     /// Durable records of clients: those of the previous instance are what a grace period is for.

@@ -17,6 +17,7 @@ mod callback;
 pub mod config;
 pub mod conn;
 pub mod cred;
+pub mod copy;
 mod dispatch;
 pub mod errmap;
 pub mod exports;
@@ -32,6 +33,7 @@ mod v4;
 mod walk;
 
 pub use config::{ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
+pub use copy::{CommitPolicy, CopyConfig};
 pub use netmatch::NetMatch;
 pub use server::{Running, Server, StartError};
 pub use shared::{ServerShared, StatusHook};

@@ -63,13 +63,13 @@ impl Server {
     /// # Errors
     /// As [`StartError`] says; nothing runs then.
     pub async fn start_observed(config: ServerConfig, hook: Option<StatusHook>) -> Result<Running, StartError> {
-        let ServerConfig { listen, exports, limits, state, identity, store } = config;
+        let ServerConfig { listen, exports, limits, state, copy, identity, store } = config;
         let exports = Exports::new(exports, now())?;
         let max_connections = limits.connections;
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
         let previous = reaper::records(&store).await.map_err(StartError::Store)?;
         let state = State::new(state, &id, previous, dhow_state::Time::default());
-        let shared = Arc::new(ServerShared::new(limits, identity, exports, state, store, hook));
+        let shared = Arc::new(ServerShared::new(limits, copy, identity, exports, state, store, hook));
         let limit = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut listeners = Vec::with_capacity(listen.len());
         for addr in listen {
@@ -129,6 +129,7 @@ impl Running {
     /// closes.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
+        self.shared.closing.send_replace(true);
         self.tasks.shutdown().await;
         let conns: Vec<Arc<ConnCx>> = self.shared.conns.lock().values().cloned().collect();
         for c in &conns {

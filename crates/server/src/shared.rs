@@ -2,6 +2,8 @@
 
 use crate::config::{Identity, ServerLimits};
 use crate::conn::ConnCx;
+use crate::copy::CopyConfig;
+use crate::copy::on_file::CopiesOn;
 use crate::exports::{Exports, OpenToken};
 use crate::fh::HandleCodec;
 use crate::gates::AllGates;
@@ -16,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Called for every result: minor version, operation, status. For tests that check the operation table.
 pub type StatusHook = Arc<dyn Fn(u32, OpNum, Status) + Send + Sync>;
@@ -33,6 +35,12 @@ pub struct ServerShared {
     pub handles: HandleCodec,
     /// Clients, sessions, opens, locks. Told the time by [`ServerShared::now`].
     pub state: Arc<State<OpenToken>>,
+    /// Settings of copies.
+    pub copy: CopyConfig,
+    /// How many copies write to each file.
+    pub(crate) copies_on: CopiesOn,
+    /// The server shuts down: copies end with what they have.
+    pub(crate) closing: watch::Sender<bool>,
     /// Queues in front of files and names.
     pub(crate) gates: AllGates,
     /// Durable records of clients.
@@ -53,6 +61,7 @@ pub struct ServerShared {
 impl ServerShared {
     pub(crate) fn new(
         limits: ServerLimits,
+        copy: CopyConfig,
         identity: Identity,
         exports: Exports,
         state: State<OpenToken>,
@@ -67,6 +76,9 @@ impl ServerShared {
             exports,
             handles,
             state: Arc::new(state),
+            copy,
+            copies_on: CopiesOn::default(),
+            closing: watch::Sender::new(false),
             gates: AllGates::new(),
             store,
             metrics: ServerMetrics::default(),

@@ -1,7 +1,7 @@
 //! What a server is told at its start. Plain values: the binary reads files and fills these in.
 
 use crate::netmatch::NetMatch;
-use crate::store::StableStore;
+use crate::store::{MemoryStore, StableStore};
 use bytes::Bytes;
 use dhow_vfs::Backend;
 use std::net::SocketAddr;
@@ -25,6 +25,24 @@ pub struct ServerConfig {
     pub identity: Identity,
     /// Durable records of clients: those of the previous instance are what a grace period is for.
     pub store: Arc<dyn StableStore>,
+}
+
+impl ServerConfig {
+    /// Default limits, no listener, and nothing that outlives the process: for tests and demonstrations.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn in_memory(exports: Vec<ExportConfig>) -> Result<Self, getrandom::Error> {
+        Ok(Self {
+            listen: Vec::new(),
+            exports,
+            limits: ServerLimits::default(),
+            state: dhow_state::Limits::default(),
+            copy: crate::copy::CopyConfig::default(),
+            identity: Identity::ephemeral()?,
+            store: Arc::new(MemoryStore::default()),
+        })
+    }
 }
 
 /// One export.

@@ -79,12 +79,6 @@ async fn is_root(dir: &Fh) -> bool {
     dir.export.is_root(&dir.handle) || dir.export.root(&dir.user).await.is_ok_and(|node| node.handle == dir.handle)
 }
 
-/// The attributes of an entry of the pseudo-root: those of the export's root where one lies there (RFC 8881 5.8.1.9,
-/// 18.23.3), of the directory itself otherwise.
-pub(crate) async fn entry_of_pseudo(cx: &OpCx, node: Node) -> Result<(Fh, Attr), Status> {
-    cross(cx, node).await
-}
-
 /// Both handles must lie in one export for LINK and RENAME.
 pub(crate) fn same_filesystem(a: &Fh, b: &Fh) -> Result<(), Status> {
     if a.same_export(b) { Ok(()) } else { Err(Status::XDEV) }

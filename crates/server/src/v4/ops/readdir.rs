@@ -74,8 +74,7 @@ async fn list(cx: &OpCx, args: ReaddirArgs) -> Result<Bytes, Status> {
         if writer.is_none() && args.cookie != 0 && args.verifier != verifier {
             return Err(Status::NOT_SAME);
         }
-        let writer =
-            writer.get_or_insert_with(|| ReaddirWriter::new(&mut out, verifier, args.dircount, limit));
+        let writer = writer.get_or_insert_with(|| ReaddirWriter::new(&mut out, verifier, args.dircount, limit));
         let empty = page.entries.is_empty();
         for entry in page.entries {
             let Some(attrs) = listing.attrs(&entry).await? else { continue };
@@ -122,7 +121,7 @@ impl<'a> Listing<'a> {
         writer: &Option<ReaddirWriter>,
     ) -> Result<DirPage, Status> {
         let so_far = writer.as_ref().map_or(0, ReaddirWriter::entries);
-        let each = if so_far > 0 { written / so_far } else { TYPICAL_ENTRY };
+        let each = written.checked_div(so_far).unwrap_or(TYPICAL_ENTRY);
         let entries = (room / each.max(1) + 1).min(MOST_ENTRIES);
         let limit = PageLimit { entries, name_bytes: room.max(1), nodes: self.nodes };
         self.dir.backend().readdir(&self.dir.user, &self.dir.handle, cookie, limit).await.or_status()

@@ -1,0 +1,172 @@
+//! The server's frame over virtual streams: concurrency, draining, panics, back-pressure.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use bytes::Bytes;
+use dhow_proto::v4::ops::share;
+use dhow_proto::v4::{ResOp, StableHow, Stateid, Status, attr};
+use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
+use dhow_testkit::fault::Call;
+use dhow_testkit::memfs::{Clock, Options};
+use dhow_testkit::wire::{Client, ClientOptions, Wire, op};
+use dhow_testkit::{Fault, MemFs};
+use dhow_vfs::{Backend, Time};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+async fn start(backend: Arc<dyn Backend>) -> Running {
+    let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+    let export = ExportConfig { path: "/e".into(), backend, options };
+    Server::start(ServerConfig::in_memory(vec![export]).unwrap()).await.unwrap()
+}
+
+fn wire(server: &Running, pipe: usize) -> Wire {
+    let (near, far) = tokio::io::duplex(pipe);
+    server.serve_stream(far, None);
+    Wire::new(near)
+}
+
+async fn client(server: &Running, name: &str) -> Client {
+    Client::over(wire(server, 1 << 16), ClientOptions::named(name)).await
+}
+
+#[tokio::test]
+async fn the_way_of_a_file() {
+    let server = start(MemFs::new()).await;
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let open = c.create(&root, "f").await;
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    c.write(&open, 0, &data).await;
+    let (got, eof) = c.read(&open, 0, 1 << 20).await;
+    assert!(eof && got == data);
+    let attrs = c.attrs(&open.fh, &[attr::SIZE, attr::TYPE, attr::SPACE_FREE, attr::OWNER]).await;
+    assert_eq!((attrs.size, attrs.owner), (Some(300_000), Some(Bytes::from_static(b"0"))));
+    assert!(attrs.space_free.is_some());
+    c.close(&open).await;
+    let (got, _) = {
+        let owner = c.owner("again");
+        let open = c.open(&root, op::open_name(owner, share::ACCESS_READ, share::DENY_NONE, "f")).await;
+        c.read(&open, 299_990, 100).await
+    };
+    assert_eq!(got, &data[299_990..]);
+    let m = &server.shared().metrics;
+    assert_eq!(m.panics.load(Relaxed), 0);
+    assert!(server.shared().net.metrics.aligned.load(Relaxed) > 0, "the WRITE's payload was aligned");
+    server.shutdown().await;
+}
+
+/// Case B44: a slow operation delays only itself.
+#[tokio::test]
+async fn replies_leave_in_any_order() {
+    let fault = Fault::new(MemFs::new());
+    let server = start(fault.clone()).await;
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let open = c.create(&root, "f").await;
+    c.write(&open, 0, b"data").await;
+    let gate = fault.hold(Call::Read);
+    let slow = c.send(1, &[op::put(&open.fh), op::read(open.stateid, 0, 4)]).await;
+    gate.arrived(1).await;
+    for _ in 0..100 {
+        c.ok(&[op::put(&open.fh), op::getattr(&[attr::SIZE])]).await;
+    }
+    gate.open();
+    let res = c.wait(slow).await;
+    assert!(matches!(&res.results[2], ResOp::Read(Ok(ok)) if ok.data == "data"));
+}
+
+#[tokio::test]
+async fn shutting_down_answers_what_runs() {
+    let fault = Fault::new(MemFs::new());
+    let server = start(fault.clone()).await;
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let gate = fault.hold(Call::Access);
+    let slow = c.send(1, &[op::put(&root), op::access(1)]).await;
+    gate.arrived(1).await;
+    let down = tokio::spawn(server.shutdown());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.open();
+    let res = c.wait(slow).await;
+    assert!(res.status.is_ok());
+    down.await.unwrap();
+    c.wire.closed().await;
+}
+
+/// A panic in a backend is a fault of one operation, and its slot goes on.
+#[tokio::test]
+async fn a_panic_is_serverfault() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let clock = {
+        let broken = broken.clone();
+        Clock::Of(Arc::new(move || {
+            assert!(!broken.load(Relaxed), "the clock is broken, as this test wants it");
+            Time { secs: 1, nanos: 0 }
+        }))
+    };
+    let server = start(MemFs::with(Options { clock, ..Options::default() })).await;
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    broken.store(true, Relaxed);
+    let res = c.run(&[op::put(&root), op::mkdir("d"), op::getfh()]).await;
+    broken.store(false, Relaxed);
+    assert_eq!((res.status, res.results.len()), (Status::SERVERFAULT, 3));
+    assert_eq!(server.shared().metrics.panics.load(Relaxed), 1);
+    c.ok(&[op::put(&root), op::mkdir("d"), op::getfh()]).await;
+}
+
+/// Case B46: a peer that does not take its replies is held back and pins no more than its budget.
+#[tokio::test]
+async fn a_peer_that_does_not_read() {
+    let fs = MemFs::new();
+    let export = ExportConfig {
+        path: "/e".into(),
+        backend: fs,
+        options: ExportOptions { squash: Squash::None, ..ExportOptions::default() },
+    };
+    let mut config = ServerConfig::in_memory(vec![export]).unwrap();
+    config.limits.reply_bytes_per_connection = 4 << 20;
+    let server = Server::start(config).await.unwrap();
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let open = c.create(&root, "f").await;
+    c.write(&open, 0, &vec![7; 1 << 20]).await;
+    let mut sent = Vec::new();
+    for slot in 1..60 {
+        sent.push(c.send(slot, &[op::put(&open.fh), op::read(open.stateid, 0, 1 << 20)]).await);
+    }
+    // All are taken in, since they are small, but most wait for budget before they read.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let waiting: usize = server.shared().conns.lock().values().map(|c| c.conn.waiting_bytes()).sum();
+    assert!(waiting <= 6 << 20, "{waiting} bytes wait");
+    // Others are served meanwhile.
+    client(&server, "b").await.walk("/e").await;
+    for xid in sent {
+        let res = c.wait(xid).await;
+        assert!(matches!(res.results.last(), Some(ResOp::Read(Ok(ok))) if ok.data.len() == 1 << 20));
+    }
+}
+
+#[tokio::test]
+async fn large_writes_are_taken_by_reference_and_by_many_at_once() {
+    let server = start(MemFs::new()).await;
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let open = c.create(&root, "f").await;
+    let mut sent = Vec::new();
+    for i in 0..16u32 {
+        let data = vec![i as u8; 1 << 20];
+        let write = op::write(open.stateid, u64::from(i) << 20, StableHow::UNSTABLE, data);
+        sent.push(c.send(i, &[op::put(&open.fh), write]).await);
+    }
+    for xid in sent {
+        assert!(c.wait(xid).await.status.is_ok());
+    }
+    let (got, _) = c.read(&open, 7 << 20, 1 << 20).await;
+    assert!(got.len() == 1 << 20 && got.iter().all(|b| *b == 7));
+    assert_eq!(server.shared().net.budget.free(), server.shared().net.budget.total());
+    let anon = c.run(&[op::put(&open.fh), op::read(Stateid::ANONYMOUS, 0, 1)]).await;
+    assert!(anon.status.is_ok());
+}

@@ -1,0 +1,326 @@
+//! A sequenced request from slot to answer: exactly once, whatever happens to connections (RFC 8881 section 2.10.6).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use dhow_proto::v4::ops::{CopyRes, SequenceArgs};
+use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, Status};
+use dhow_rpc::Credential;
+use dhow_session::backoff::{Backoff, Policy};
+use dhow_session::call::{Call, SequenceOk, Verdict};
+use dhow_session::classify::{Class, classify};
+use dhow_session::slots::Ticket;
+use dhow_session::status_flags::Actions;
+
+use crate::check::{repeatable, reply_fits};
+use crate::counters::{add, rank};
+use crate::inner::{Inner, Session};
+use crate::{Error, Result, rpc};
+
+/// Sessions one request may outlive before something must be wrong with the server.
+const MOST_SESSIONS: u32 = 16;
+/// Times a request may be moved to another slot, or its connection bound again.
+const MOST_MOVES: u32 = 64;
+
+/// A request that is not tied to a slot yet.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) ops: Vec<ArgOp>,
+    /// Ask the server to keep the reply for a retry.
+    pub(crate) cache: bool,
+    pub(crate) cred: Option<Arc<Credential>>,
+    /// Of the recovery itself: sent in this session though requests wait.
+    pub(crate) internal: Option<Arc<Session>>,
+}
+
+/// How one attempt within one session ended.
+enum Attempt {
+    Answer(CompoundRes),
+    /// The session is over; this request may have been executed.
+    SessionOver {
+        maybe_executed: bool,
+    },
+}
+
+impl Inner {
+    /// Sends a request, and again as the session's rules ask, until there is an answer. To be run in a task of its
+    /// own: a request that was sent must be followed to its end, or its slot is lost.
+    pub(crate) async fn execute(self: &Arc<Self>, request: Request) -> Result<CompoundRes> {
+        self.counters.call(request.ops.iter().map(ArgOp::op));
+        for _ in 0..MOST_SESSIONS {
+            let session = match &request.internal {
+                Some(session) => Arc::clone(session),
+                None => self.session().await?,
+            };
+            match self.attempt(&session, &request).await? {
+                Attempt::Answer(res) => return Ok(res),
+                Attempt::SessionOver { maybe_executed } => {
+                    if request.internal.is_some() {
+                        return Err(Error::status(main_op(&request.ops), Status::BADSESSION));
+                    }
+                    if maybe_executed && !request.ops.iter().all(repeatable) {
+                        return Err(Error::OutcomeUnknown { op: main_op(&request.ops) });
+                    }
+                }
+            }
+        }
+        Err(Error::protocol("the server drops every session as soon as it is used"))
+    }
+
+    async fn attempt(self: &Arc<Self>, session: &Arc<Session>, request: &Request) -> Result<Attempt> {
+        let mut moves = 0;
+        'slot: loop {
+            let internal = request.internal.is_some();
+            let Some(ticket) = self.acquire(session.epoch, internal).await? else {
+                return Ok(Attempt::SessionOver { maybe_executed: false });
+            };
+            let mut call = Call::new(ticket, self.next_seed());
+            let mut encoded = match self.encode(session, request, &ticket) {
+                Ok(encoded) => encoded,
+                Err(e) => {
+                    self.with_table(|t| call.give_up(t, Status::REQ_TOO_BIG));
+                    return Err(e);
+                }
+            };
+            let mut first = true;
+            loop {
+                let Some(conn) = self.connection(session, internal).await? else {
+                    let maybe_executed = call.maybe_executed();
+                    self.with_table(|t| call.give_up(t, Status::BADSESSION));
+                    return Ok(Attempt::SessionOver { maybe_executed });
+                };
+                conn.room().await;
+                let sent_at = self.now();
+                if !std::mem::take(&mut first) {
+                    add(&self.counters.resent, 1);
+                }
+                call.sent();
+                let record = match conn.call(encoded.xid, encoded.segments.clone()).await {
+                    Ok(record) => record.bytes,
+                    Err(e) => {
+                        if e == dhow_net::CallError::XidInUse {
+                            // 2^32 calls ago: that one is still unanswered on this connection. Nothing was sent.
+                            call.not_sent();
+                            tokio::task::yield_now().await;
+                        }
+                        call.connection_lost();
+                        continue;
+                    }
+                };
+                let (answer, result) = match self.read_reply(&conn, &call, session, request, record) {
+                    Ok(read) => read,
+                    Err(e) => {
+                        // Not even SEQUENCE can be made out. A refusal by RPC was not executed; after anything else
+                        // nobody knows.
+                        if !matches!(e, Error::Protocol(_)) {
+                            call.not_sent();
+                        }
+                        self.with_table(|t| call.give_up(t, Status::SERVERFAULT));
+                        return Err(e);
+                    }
+                };
+                match self.with_table(|t| call.answered(t, answer)) {
+                    Verdict::Accept => {
+                        self.state.lock().lease.renewed(sent_at);
+                        return result.map(Attempt::Answer);
+                    }
+                    Verdict::ResendSame(wait) => {
+                        add(&self.counters.delays, 1);
+                        tokio::time::sleep(wait).await;
+                    }
+                    Verdict::Renumbered => {
+                        encoded = self.encode(session, request, call.ticket())?;
+                    }
+                    Verdict::AnotherSlot if moves < MOST_MOVES => {
+                        moves += 1;
+                        continue 'slot;
+                    }
+                    Verdict::AnotherSlot => {
+                        return Err(Error::protocol("the server refuses every slot that it granted"));
+                    }
+                    Verdict::Bind => {
+                        moves += 1;
+                        if moves > MOST_MOVES {
+                            self.with_table(|t| call.give_up(t, Status::CONN_NOT_BOUND_TO_SESSION));
+                            return Err(Error::status(OpNum::SEQUENCE, Status::CONN_NOT_BOUND_TO_SESSION));
+                        }
+                        self.unbind(&conn);
+                    }
+                    Verdict::SessionLost { maybe_executed } => {
+                        self.session_lost(session.epoch);
+                        return Ok(Attempt::SessionOver { maybe_executed });
+                    }
+                    Verdict::Refused(status) => return Err(Error::status(OpNum::SEQUENCE, status)),
+                    Verdict::Unknown(_) => return Err(Error::OutcomeUnknown { op: main_op(&request.ops) }),
+                }
+            }
+        }
+    }
+
+    /// A connection of the session. `None` when the session is over.
+    async fn connection(&self, session: &Session, internal: bool) -> Result<Option<dhow_net::Connection>> {
+        self.when(|inner| {
+            if let Some(conn) = inner.pick(|live| live.bound == session.epoch) {
+                return Some(Ok(Some(conn)));
+            }
+            if let Some(e) = inner.failure() {
+                return Some(Err(e));
+            }
+            let state = inner.state.lock();
+            let over = state.table.epoch() != session.epoch || (!internal && !state.recovery.is_ready());
+            over.then_some(Ok(None))
+        })
+        .await
+    }
+
+    fn encode(&self, session: &Session, request: &Request, ticket: &Ticket) -> Result<rpc::Encoded> {
+        let count = request.ops.len() as u32 + 1;
+        if count > session.fore.max_operations {
+            return Err(Error::Argument(
+                format!("{count} operations in one call; the server allows {}", session.fore.max_operations).into(),
+            ));
+        }
+        let sequence = SequenceArgs {
+            session_id: session.id,
+            sequence_id: ticket.seqid,
+            slot_id: ticket.slot,
+            highest_slot_id: ticket.highest,
+            cache_this: request.cache,
+        };
+        let cred = request.cred.as_deref().unwrap_or(&self.config.credential);
+        let encoded = rpc::compound(self.next_xid(), cred, session.minor, Some(sequence), &request.ops)?;
+        if encoded.len > session.fore.max_request_size as usize {
+            let limit = session.fore.max_request_size;
+            return Err(Error::Argument(
+                format!("a call of {} bytes; the server allows {limit}", encoded.len).into(),
+            ));
+        }
+        Ok(encoded)
+    }
+
+    /// What SEQUENCE said, and the rest of the reply without it. The second is an error when the rest is rubbish: the
+    /// slot is in order all the same.
+    #[allow(clippy::type_complexity)]
+    fn read_reply(
+        &self,
+        conn: &dhow_net::Connection,
+        call: &Call,
+        session: &Session,
+        request: &Request,
+        record: Bytes,
+    ) -> Result<(Result<SequenceOk, Status>, Result<CompoundRes>)> {
+        let (sequence, rest) = match rpc::result(record.clone()) {
+            Ok(mut res) if !res.results.is_empty() => match res.results.remove(0) {
+                ResOp::Sequence(sequence) => {
+                    let fits = if sequence.is_ok() { reply_fits(&request.ops, &res) } else { Ok(()) };
+                    (sequence, fits.map(|()| res))
+                }
+                other => return Err(Error::protocol(format!("reply begins with {}", other.op()))),
+            },
+            // Without results the whole COMPOUND was refused before SEQUENCE.
+            Ok(res) if !res.status.is_ok() => return Err(Error::status(OpNum::SEQUENCE, res.status)),
+            Ok(_) => return Err(Error::protocol("reply without results")),
+            Err(e @ Error::Protocol(_)) => match rpc::sequence_only(record) {
+                Some(sequence) => (sequence, Err(e)),
+                None => return Err(e),
+            },
+            Err(e) => return Err(e),
+        };
+        if let Err(e) = &rest {
+            tracing::warn!(server = %self.config.server, error = %e, "bad reply");
+        }
+        let sequence = match sequence {
+            Ok(sequence) => sequence,
+            Err(status) => return Ok((Err(status), rest)),
+        };
+        let ticket = call.ticket();
+        if (sequence.session_id, sequence.slot_id, sequence.sequence_id) != (session.id, ticket.slot, ticket.seqid) {
+            // Not the answer to this call: the stream cannot be trusted any more.
+            conn.close(dhow_net::CloseReason::Protocol("reply of another slot".to_owned()));
+            return Err(Error::protocol("SEQUENCE was answered for another slot"));
+        }
+        self.heed(session, sequence.status_flags);
+        let ok = SequenceOk { highest: sequence.highest_slot_id, target: sequence.target_highest_slot_id };
+        Ok((Ok(ok), rest))
+    }
+
+    /// Does what the status flags ask for (RFC 8881 section 18.46.3).
+    fn heed(&self, session: &Session, flags: u32) {
+        let actions = Actions::of(flags);
+        if actions.is_empty() {
+            return;
+        }
+        let news = {
+            let mut state = self.state.lock();
+            let r = &mut state.recovery;
+            (actions.new_client && r.start_over(session.epoch))
+                || (actions.reclaim && r.reclaim_needed(session.epoch))
+                || (actions.replace_session && r.session_lost(session.epoch))
+        };
+        if news {
+            tracing::debug!(server = %self.config.server, flags = %format!("{flags:#x}"), "the server asks for recovery");
+            self.kick.notify_one();
+            self.changed();
+        }
+        if actions.test_stateids {
+            self.revoked.notify_one();
+        }
+        if actions.bind_backchannel && self.backchannel_wanted.swap(1, Ordering::Relaxed) == 0 {
+            self.changed();
+        }
+    }
+
+    /// Executes `request` and, while the server answers "later" to an operation before which nothing has happened that
+    /// must not happen twice, waits and sends it again as a new request.
+    pub(crate) async fn execute_patiently(self: &Arc<Self>, request: Request) -> Result<CompoundRes> {
+        let mut backoff: Option<Backoff> = None;
+        loop {
+            let again = Request {
+                ops: request.ops.clone(),
+                cache: request.cache,
+                cred: request.cred.clone(),
+                internal: request.internal.clone(),
+            };
+            let res = self.execute(again).await?;
+            let policy = match classify(res.status) {
+                Class::Delay => Policy::DELAY,
+                Class::Grace => Policy::GRACE,
+                _ => return Ok(res),
+            };
+            let done = res.results.len().saturating_sub(1);
+            if !request.ops.iter().take(done).all(repeatable) {
+                return Ok(res);
+            }
+            add(&self.counters.delays, 1);
+            let backoff = backoff.get_or_insert_with(|| Backoff::new(policy, self.next_seed()));
+            match backoff.next_wait() {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => return Ok(res),
+            }
+        }
+    }
+}
+
+/// The operation a request is about.
+pub(crate) fn main_op(ops: &[ArgOp]) -> OpNum {
+    ops.iter().map(ArgOp::op).rev().max_by_key(|op| rank(*op)).unwrap_or(OpNum::SEQUENCE)
+}
+
+/// The bytes of file data in an answer.
+pub(crate) fn data_bytes(res: &CompoundRes) -> u64 {
+    let data = res.results.iter().map(|r| match r {
+        ResOp::Read(Ok(ok)) => ok.data.len() as u64,
+        ResOp::ReadPlus(Ok(ok)) => ok
+            .contents
+            .iter()
+            .map(|c| match c {
+                dhow_proto::v4::ops::ReadPlusContent::Data { data, .. } => data.len() as u64,
+                _ => 0,
+            })
+            .sum(),
+        ResOp::Copy(CopyRes::Ok(_)) => 0,
+        _ => 0,
+    });
+    data.sum()
+}

@@ -1,0 +1,202 @@
+//! The callback service: what the server may ask of the client (RFC 8881 section 20, RFC 7862 section 16).
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use dhow_net::{CallHandler, Charge, Connection, Record};
+use dhow_proto::v4::cb::{
+    CB_PROC_COMPOUND, CB_PROC_NULL, CB_VERSION, CbArgOp, CbCompoundHeader, CbResOp, CbSequenceArgs, CbSequenceOk,
+};
+use dhow_proto::v4::ops::DelegreturnArgs;
+use dhow_proto::v4::{ArgOp, CbOpNum, Status};
+use dhow_proto::NFS4_CALLBACK_PROGRAM;
+use dhow_rpc::{AcceptStat, CallBody, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader, accepted_reply};
+use dhow_session::backchannel::Admission;
+use dhow_xdr::{Decode, Encode, Reader, Writer};
+
+use crate::call::Request;
+use crate::counters::add;
+use crate::inner::Inner;
+
+/// Operations accepted in one callback; servers send two.
+const MAX_OPS: u32 = 64;
+
+/// Answers calls that come in on the client's connections.
+pub(crate) struct Callbacks {
+    inner: Weak<Inner>,
+}
+
+impl Callbacks {
+    pub(crate) fn new(inner: Weak<Inner>) -> Self {
+        Self { inner }
+    }
+}
+
+impl CallHandler for Callbacks {
+    /// Callbacks never wait for anything, so they are answered in place.
+    async fn call(&self, conn: &Connection, record: Record) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        let mut r = Reader::new(record.bytes);
+        let Ok(header) = CallHeader::decode(&mut r) else { return };
+        let reply = answer(&inner, &header, r);
+        conn.send(vec![reply], Charge::none());
+    }
+}
+
+fn answer(inner: &Arc<Inner>, header: &CallHeader, mut r: Reader) -> Bytes {
+    let xid = header.xid;
+    let plain = |stat| accepted_reply(xid, stat).to_bytes();
+    let Some(body) = &header.body else {
+        return ReplyHeader { xid, body: ReplyBody::RpcMismatch { low: 2, high: 2 } }.to_bytes();
+    };
+    match body {
+        CallBody { prog, .. } if *prog != NFS4_CALLBACK_PROGRAM => plain(AcceptStat::PROG_UNAVAIL),
+        CallBody { vers, .. } if *vers != CB_VERSION => {
+            let verf = OpaqueAuth::NONE;
+            ReplyHeader { xid, body: ReplyBody::ProgMismatch { verf, low: CB_VERSION, high: CB_VERSION } }.to_bytes()
+        }
+        CallBody { proc: CB_PROC_NULL, .. } => plain(AcceptStat::SUCCESS),
+        CallBody { proc: CB_PROC_COMPOUND, .. } => {
+            add(&inner.counters.callbacks, 1);
+            match CbCompoundHeader::decode(&mut r) {
+                Ok(compound) => {
+                    let mut w = Writer::new();
+                    ReplyHeader::success(xid).encode(&mut w);
+                    w.raw(cb_compound(inner, &compound, &mut r));
+                    w.into_bytes()
+                }
+                Err(_) => plain(AcceptStat::GARBAGE_ARGS),
+            }
+        }
+        _ => plain(AcceptStat::PROC_UNAVAIL),
+    }
+}
+
+/// The body of the reply: status, tag, results.
+fn finished(tag: &Bytes, results: &[CbResOp], status: Status) -> Bytes {
+    let mut w = Writer::new();
+    status.encode(&mut w);
+    w.opaque(tag);
+    w.array(results, |w, res| res.encode(w));
+    w.into_bytes()
+}
+
+fn cb_compound(inner: &Arc<Inner>, header: &CbCompoundHeader, r: &mut Reader) -> Bytes {
+    let tag = &header.tag;
+    let session = inner.state.lock().session.clone();
+    let minor = session.as_ref().map_or(header.minorversion, |s| s.minor);
+    if header.minorversion != minor {
+        return finished(tag, &[], Status::MINOR_VERS_MISMATCH);
+    }
+    if header.numops == 0 || header.numops > MAX_OPS {
+        let status = if header.numops == 0 { Status::OK } else { Status::TOO_MANY_OPS };
+        return finished(tag, &[], status);
+    }
+    // RFC 8881 section 20.9.3: CB_SEQUENCE comes first, in every CB_COMPOUND.
+    let (first, args) = match next(r) {
+        Ok(CbArgOp::Sequence(args)) => (CbOpNum::SEQUENCE, args),
+        Ok(other) => {
+            let res = CbResOp::error(other.op(), Status::OP_NOT_IN_SESSION);
+            return finished(tag, &[res], Status::OP_NOT_IN_SESSION);
+        }
+        Err(res) => return finished(tag, std::slice::from_ref(&res), res.status()),
+    };
+    let refuse = |status| finished(tag, &[CbResOp::error(first, status)], status);
+    let Some(session) = session.filter(|s| s.id == args.session_id) else {
+        return refuse(Status::BADSESSION);
+    };
+    let highest = {
+        let mut back = session.back.lock();
+        match back.begin(args.slot_id, args.sequence_id) {
+            Admission::New => back.highest(),
+            Admission::Replay(reply) => return reply,
+            Admission::Refuse(status) => return refuse(status),
+        }
+    };
+    let mut results = vec![CbResOp::Sequence(Ok(sequence_ok(&args, highest)))];
+    let mut status = Status::OK;
+    for _ in 1..header.numops {
+        let res = match next(r) {
+            Ok(op) => execute(inner, op),
+            Err(res) => res,
+        };
+        status = res.status();
+        results.push(res);
+        if !status.is_ok() {
+            break;
+        }
+    }
+    let reply = finished(tag, &results, status);
+    session.back.lock().finish(args.slot_id, reply.clone());
+    reply
+}
+
+fn sequence_ok(args: &CbSequenceArgs, highest: u32) -> CbSequenceOk {
+    CbSequenceOk {
+        session_id: args.session_id,
+        sequence_id: args.sequence_id,
+        slot_id: args.slot_id,
+        highest_slot_id: highest,
+        target_highest_slot_id: highest,
+    }
+}
+
+/// Reads the next operation; when that cannot be, the result to answer with.
+fn next(r: &mut Reader) -> Result<CbArgOp, CbResOp> {
+    let Ok(op) = CbOpNum::decode(r) else {
+        return Err(CbResOp::error(CbOpNum::ILLEGAL, Status::BADXDR));
+    };
+    if op == CbOpNum::ILLEGAL || op.name().is_none() {
+        return Err(CbResOp::error(CbOpNum::ILLEGAL, Status::OP_ILLEGAL));
+    }
+    CbArgOp::decode_body(op, r).map_err(|e| match e {
+        // An operation that exists and is not served here: layouts, notifications, wishes.
+        dhow_xdr::Error::BadEnum { what: "operation", .. } => CbResOp::error(op, Status::NOTSUPP),
+        _ => CbResOp::error(op, Status::BADXDR),
+    })
+}
+
+fn execute(inner: &Arc<Inner>, op: CbArgOp) -> CbResOp {
+    let number = op.op();
+    let status = match op {
+        // Within one COMPOUND there is one sequence.
+        CbArgOp::Sequence(_) => Status::SEQUENCE_POS,
+        CbArgOp::Offload(args) => inner.offloads.completed(args.stateid, args.info),
+        CbArgOp::RecallSlot(args) => {
+            inner.with_table(|t| t.recall(args.target_highest_slot_id));
+            // The server learns of it from the next SEQUENCE (section 20.8.4).
+            Status::OK
+        }
+        CbArgOp::Recall(args) => {
+            // Delegations are not asked for and nothing is kept under one: what comes all the same goes back at once.
+            let inner = Arc::clone(inner);
+            tokio::spawn(async move {
+                let ops = vec![
+                    ArgOp::PutFh(dhow_proto::v4::ops::PutFhArgs { object: args.fh }),
+                    ArgOp::Delegreturn(DelegreturnArgs { stateid: args.stateid }),
+                ];
+                let request = Request { ops, cache: false, cred: None, internal: None };
+                if let Err(e) = inner.execute_patiently(request).await {
+                    tracing::debug!(error = %e, "cannot return a delegation");
+                }
+            });
+            Status::OK
+        }
+        CbArgOp::RecallAny(_) => Status::OK,
+        CbArgOp::NotifyLock(_) => {
+            inner.lock_freed.notify_waiters();
+            Status::OK
+        }
+        // Asked of the holder of a write delegation, which this client never is (section 20.1.3).
+        CbArgOp::Getattr(_) => Status::BADHANDLE,
+        CbArgOp::Illegal => Status::OP_ILLEGAL,
+    };
+    match (number, status) {
+        (CbOpNum::OFFLOAD, Status::OK) => CbResOp::Offload(Ok(())),
+        (CbOpNum::RECALL_SLOT, Status::OK) => CbResOp::RecallSlot(Ok(())),
+        (CbOpNum::RECALL, Status::OK) => CbResOp::Recall(Ok(())),
+        (CbOpNum::RECALL_ANY, Status::OK) => CbResOp::RecallAny(Ok(())),
+        (CbOpNum::NOTIFY_LOCK, Status::OK) => CbResOp::NotifyLock(Ok(())),
+        (number, status) => CbResOp::error(number, status),
+    }
+}

@@ -1,0 +1,303 @@
+//! The client: one server, one client ID, one session over several connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dhow_proto::v4::ops::{DestroyClientidArgs, DestroySessionArgs, ExchangeIdOk};
+use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, SessionId, Status};
+use dhow_rpc::Credential;
+
+use crate::call::{Request, data_bytes};
+use crate::counters::{Counters, add};
+use crate::inner::Inner;
+use crate::{ClientConfig, Error, Fs, Result, links, opens, recover, rpc};
+
+/// Bytes around the data of a READ reply or WRITE call: headers, a credential of full size, SEQUENCE, PUTFH.
+const AROUND_DATA: u32 = 1024;
+const PAGE: u32 = 4096;
+
+/// A client of one server. Cheap to clone; all clones share one session.
+///
+/// Background tasks keep connections, lease and session alive for as long as a clone exists. [`Client::close`] says
+/// goodbye to the server; without it, the server finds out by the lease.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+    _last: Arc<LastOne>,
+}
+
+/// Ends the background tasks when the last [`Client`] is dropped.
+struct LastOne(Arc<Inner>);
+
+impl Drop for LastOne {
+    fn drop(&mut self) {
+        self.0.fail(Error::Closed);
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({})", self.inner.config.server)
+    }
+}
+
+/// How a COMPOUND is to be sent.
+#[derive(Debug, Clone)]
+pub struct CallOptions {
+    /// Have the server keep the reply, so that a retry over a new connection gets it: for requests that change
+    /// something. The reply must then be small (4 KiB).
+    pub cache: bool,
+    /// Wait and send again when the server answers DELAY or GRACE and nothing before that answer forbids it.
+    pub patient: bool,
+    /// Whose call it is; the client's own when `None`.
+    pub credential: Option<Arc<Credential>>,
+}
+
+impl Default for CallOptions {
+    /// Not cached, patient, the client's own credential.
+    fn default() -> Self {
+        Self { cache: false, patient: true, credential: None }
+    }
+}
+
+/// What the server and the session are like.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Name of the session.
+    pub session_id: SessionId,
+    /// Minor version in use.
+    pub minor_version: u32,
+    /// Slots that may be used at present.
+    pub slots: u32,
+    /// Largest request in bytes.
+    pub max_request_size: u32,
+    /// Largest reply in bytes.
+    pub max_response_size: u32,
+    /// Operations in one COMPOUND, SEQUENCE included.
+    pub max_operations: u32,
+    /// Length of the lease, once known.
+    pub lease: Duration,
+    /// Connections that are up and bound.
+    pub connections: usize,
+    /// What EXCHANGE_ID replied: identity, roles, implementation of the server.
+    pub server: Option<ExchangeIdOk>,
+}
+
+impl Client {
+    /// Connects, and establishes client ID and session.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when no address can be reached, [`Error::Unsupported`] when the server speaks none of the versions
+    /// offered, [`Error::TimedOut`] when it does not answer within three times the connect time-out.
+    pub async fn connect(config: ClientConfig) -> Result<Self> {
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce).map_err(|e| Error::Argument(format!("no randomness: {e}").into()))?;
+        let first = links::dial(&config).await?;
+        let patience = config.connect_timeout * 3;
+        let inner = Arc::new(Inner::new(config, u64::from_be_bytes(nonce)));
+        let client = Self { inner: Arc::clone(&inner), _last: Arc::new(LastOne(Arc::clone(&inner))) };
+        let mut first = Some(links::start(&inner, first));
+        for index in 0..inner.links.len() {
+            tokio::spawn(links::keep(Arc::downgrade(&inner), index, first.take()));
+        }
+        tokio::spawn(recover::run(Arc::downgrade(&inner)));
+        match tokio::time::timeout(patience, inner.session()).await {
+            Ok(ready) => ready?,
+            Err(_) => return Err(Error::TimedOut(patience)),
+        };
+        tokio::spawn(recover::renew(Arc::downgrade(&inner)));
+        tokio::spawn(recover::watch_revoked(Arc::downgrade(&inner)));
+        Ok(client)
+    }
+
+    /// The server's files, seen as the client's own user.
+    pub fn fs(&self) -> Fs {
+        Fs::new(self.clone(), None)
+    }
+
+    /// The server's files, seen as another user.
+    pub fn fs_as(&self, credential: Credential) -> Fs {
+        Fs::new(self.clone(), Some(Arc::new(credential)))
+    }
+
+    /// Sends `ops` as one COMPOUND, with SEQUENCE before them, exactly once: a lost connection is made again and the
+    /// request repeated in its slot. The results are those of `ops`, without SEQUENCE. An operation that failed is not
+    /// an error here: look at [`CompoundRes::status`].
+    ///
+    /// Cancel safe: a request that was sent is followed to its end whatever happens to this future.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutcomeUnknown`] when a session was lost with this request in it and it could not be sent again without
+    /// harm; [`Error::TimedOut`]; others when no answer can be had at all.
+    pub async fn compound(&self, ops: Vec<ArgOp>, options: CallOptions) -> Result<CompoundRes> {
+        let sent: usize = ops.iter().map(|op| if let ArgOp::Write(w) = op { w.data.len() } else { 0 }).sum();
+        let request = Request { ops, cache: options.cache, cred: options.credential, internal: None };
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::spawn(async move {
+            if options.patient { inner.execute_patiently(request).await } else { inner.execute(request).await }
+        });
+        let joined = match self.inner.config.call_timeout {
+            Some(limit) => tokio::time::timeout(limit, task).await.map_err(|_| Error::TimedOut(limit))?,
+            None => task.await,
+        };
+        // A task that does not come back went down with the runtime.
+        let res = joined.map_err(|_| Error::Closed)??;
+        add(&self.inner.counters.bytes_written, sent as u64);
+        add(&self.inner.counters.bytes_read, data_bytes(&res));
+        Ok(res)
+    }
+
+    /// Counters of calls and bytes.
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
+    }
+
+    /// What the present session is like; waits for one.
+    ///
+    /// # Errors
+    ///
+    /// When the client is closed or has failed.
+    pub async fn session_info(&self) -> Result<SessionInfo> {
+        let session = self.inner.session().await?;
+        let (slots, lease) = {
+            let state = self.inner.state.lock();
+            (state.table.limit(), state.lease.length())
+        };
+        let live = self.inner.links.iter().filter(|l| l.lock().as_ref().is_some_and(|l| l.bound == session.epoch));
+        Ok(SessionInfo {
+            session_id: session.id,
+            minor_version: session.minor,
+            slots,
+            max_request_size: session.fore.max_request_size,
+            max_response_size: session.fore.max_response_size,
+            max_operations: session.fore.max_operations,
+            lease,
+            connections: live.count(),
+            server: self.inner.server.lock().clone(),
+        })
+    }
+
+    /// How the client was set up.
+    pub fn config(&self) -> &ClientConfig {
+        &self.inner.config
+    }
+
+    /// Closes open files, destroys the session and the client ID (RFC 8881 sections 18.37 and 18.50), and ends the
+    /// background tasks. The client is closed afterwards, whatever this returns.
+    ///
+    /// # Errors
+    ///
+    /// When the server could not be told; it will find out by the lease.
+    pub async fn close(&self) -> Result<()> {
+        if self.inner.is_closed() {
+            return Ok(());
+        }
+        let limit = self.inner.config.connect_timeout;
+        let told = tokio::time::timeout(limit, self.say_goodbye()).await.unwrap_or(Err(Error::TimedOut(limit)));
+        self.inner.fail(Error::Closed);
+        told
+    }
+
+    async fn say_goodbye(&self) -> Result<()> {
+        let inner = &self.inner;
+        opens::close_all(inner).await;
+        let session = inner.session().await?;
+        let Some(client_id) = inner.clientid() else { return Ok(()) };
+        let conn = inner.pick(|l| l.bound == session.epoch).ok_or(Error::Closed)?;
+        // From here on nothing of the recovery may make a new session.
+        inner.state.lock().recovery.close();
+        let ops = [
+            ArgOp::DestroySession(DestroySessionArgs { session_id: session.id }),
+            ArgOp::DestroyClientid(DestroyClientidArgs { client_id }),
+        ];
+        for op in ops {
+            let name = op.op();
+            let mut tries = 0;
+            loop {
+                inner.counters.call([name].into_iter());
+                let xid = inner.next_xid();
+                let res = rpc::alone(&conn, xid, &inner.config.credential, session.minor, op.clone()).await?;
+                match res.status() {
+                    Status::OK | Status::BADSESSION | Status::STALE_CLIENTID => break,
+                    // Another request is just leaving its slot.
+                    Status::DELAY | Status::CLIENTID_BUSY | Status::BACK_CHAN_BUSY if tries < 20 => {
+                        tries += 1;
+                        tokio::time::sleep(Duration::from_millis(20 * tries)).await;
+                    }
+                    status => return Err(Error::status(name, status)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One NULL call over the first connection: the round-trip time.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is down.
+    pub async fn ping(&self) -> Result<Duration> {
+        let conn = self.inner.pick(|_| true).ok_or(Error::Closed)?;
+        let call = rpc::null(self.inner.next_xid(), dhow_proto::v4::VERSION)?;
+        let start = std::time::Instant::now();
+        let record = conn.call(call.xid, call.segments).await.map_err(|e| rpc::lost(&conn, &e))?;
+        rpc::accepted(record.bytes)?;
+        Ok(start.elapsed())
+    }
+
+    /// Closes all connections, as a network failure would; the client makes new ones and goes on. For tests.
+    pub fn break_connections(&self) {
+        for link in &self.inner.links {
+            if let Some(live) = link.lock().as_ref() {
+                live.conn.close(dhow_net::CloseReason::Local("broken on purpose"));
+            }
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Largest READ and WRITE that fit the session's records.
+    pub(crate) async fn io_limits(&self) -> Result<(u32, u32)> {
+        let session = self.inner.session().await?;
+        let fit = |size: u32| {
+            let most = size.saturating_sub(AROUND_DATA).clamp(512, self.inner.config.max_io);
+            // Whole pages, where there is more than one.
+            if most > PAGE { most - most % PAGE } else { most }
+        };
+        Ok((fit(session.fore.max_response_size), fit(session.fore.max_request_size)))
+    }
+
+    /// The result of operation `index` of a COMPOUND, or the error that stopped it.
+    pub(crate) fn take(res: &mut CompoundRes, op: OpNum) -> Result<ResOp> {
+        if res.status.is_ok() {
+            let at = res.results.iter().position(|r| r.op() == op);
+            return match at {
+                Some(at) => Ok(res.results.remove(at)),
+                None => Err(Error::protocol(format!("no {op} in the reply"))),
+            };
+        }
+        Err(Self::failure(res))
+    }
+
+    /// The error of a COMPOUND that stopped.
+    pub(crate) fn failure(res: &CompoundRes) -> Error {
+        let op = res.results.last().map_or(OpNum::SEQUENCE, ResOp::op);
+        Error::status(op, res.status)
+    }
+}
+
+/// A name as an argument: not empty, no slash, no zero byte, not `.` or `..`.
+pub(crate) fn name(name: impl AsRef<[u8]>) -> Result<Bytes> {
+    let name = name.as_ref();
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+        let shown = String::from_utf8_lossy(name);
+        return Err(Error::Argument(format!("{shown:?} is not a name of a file").into()));
+    }
+    Ok(Bytes::copy_from_slice(name))
+}

@@ -1,0 +1,340 @@
+//! CLONE and COPY inside one server, synchronous and asynchronous (RFC 7862 sections 4, 15.2, 15.8, 15.9, 15.13).
+
+use std::time::Duration;
+
+use dhow_proto::v4::cb::OffloadInfo;
+use dhow_proto::v4::ops::{
+    CloneArgs, CommitArgs, CopyArgs, CopyOk, CopyRes, OffloadArgs, OffloadStatusOk,
+};
+use dhow_proto::v4::{ArgOp, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_session::classify::{Class, classify};
+use tokio::sync::oneshot;
+
+use crate::fs::putfh;
+use crate::{Client, Error, File, Fs, Result};
+
+/// When an asynchronous copy is asked how far it is: soon, for the sake of a progress bar, then seldom. Completion is
+/// told by CB_OFFLOAD; polling is for the case that it is lost (case K02).
+const POLLS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(3)];
+
+/// Polls in a row that may fail before a copy is given up.
+const MOST_FAILURES: u32 = 5;
+
+/// How to copy.
+#[derive(Debug, Clone, Default)]
+pub struct CopyOptions {
+    /// The reply must come after the copy. Otherwise the server decides, and a long copy goes on after its reply.
+    pub synchronous: bool,
+    /// Have the data on stable storage at the end. With `synchronous` the COMMIT rides in the same call; otherwise it
+    /// is sent at the end unless the server says that it is not needed.
+    pub durable: bool,
+}
+
+/// What a copy did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes copied: from the start of the range, without gaps. Less than asked for at the end of the source, or where
+    /// the server stopped early.
+    pub bytes: u64,
+    /// How safe they are.
+    pub committed: StableHow,
+    /// Verifier of unstable data.
+    pub verifier: Verifier,
+}
+
+impl Copied {
+    /// Whether the data survives a crash of the server.
+    pub fn is_durable(&self) -> bool {
+        self.committed != StableHow::UNSTABLE
+    }
+}
+
+/// A copy that was begun.
+#[derive(Debug)]
+pub enum CopyBegun {
+    /// It is finished.
+    Done(Copied),
+    /// It goes on at the server.
+    Running(RunningCopy),
+}
+
+/// A copy that goes on at the server after the reply.
+///
+/// Dropping it leaves the copy running; [`RunningCopy::cancel`] stops it.
+#[derive(Debug)]
+pub struct RunningCopy {
+    fs: Fs,
+    target: FileHandle,
+    stateid: Stateid,
+    /// What the COPY reply said: the verifier that a later COMMIT is to be compared with.
+    begun: Copied,
+    done: oneshot::Receiver<OffloadInfo>,
+}
+
+impl File {
+    /// Makes a range of `target` share the blocks of a range of this file, at once and whatever its size (CLONE).
+    /// `count` 0: to the end of this file.
+    ///
+    /// # Errors
+    ///
+    /// NOTSUPP; INVAL when the range is not aligned to `clone_blksize` or goes past the end; XDEV; others of the
+    /// server.
+    pub async fn clone_to(&self, src_offset: u64, target: &File, dst_offset: u64, count: u64) -> Result<()> {
+        let build = |src_stateid, dst_stateid| {
+            vec![ArgOp::Clone(CloneArgs { src_stateid, dst_stateid, src_offset, dst_offset, count })]
+        };
+        self.with_target(target, build).await.map(|_| ())
+    }
+
+    /// Begins a copy of a range of this file to `target` by the server (COPY). `count` 0: to the end of this file.
+    ///
+    /// # Errors
+    ///
+    /// NOTSUPP, OFFLOAD_NO_REQS when it can only be done asynchronously and that was excluded; INVAL for one file as
+    /// both; NOSPC; others of the server.
+    pub async fn begin_copy(
+        &self,
+        src_offset: u64,
+        target: &File,
+        dst_offset: u64,
+        count: u64,
+        options: &CopyOptions,
+    ) -> Result<CopyBegun> {
+        let with_commit = options.synchronous && options.durable;
+        let build = |src_stateid, dst_stateid| {
+            let mut ops = vec![ArgOp::Copy(CopyArgs {
+                src_stateid,
+                dst_stateid,
+                src_offset,
+                dst_offset,
+                count,
+                consecutive: true,
+                synchronous: options.synchronous,
+                source_server: Vec::new(),
+            })];
+            if with_commit {
+                ops.push(ArgOp::Commit(CommitArgs { offset: 0, count: 0 }));
+            }
+            ops
+        };
+        let inner = self.fs().client().inner().clone();
+        // Held until the reply is dealt with: its completion may come first.
+        let _unanswered = inner.offloads.begin();
+        let results = self.with_target(target, build).await?;
+        let (mut copy, mut commit) = (None, None);
+        for res in results {
+            match res {
+                ResOp::Copy(CopyRes::Ok(ok)) => copy = Some(ok),
+                ResOp::Commit(Ok(ok)) => commit = Some(ok.verifier),
+                _ => {}
+            }
+        }
+        let CopyOk { response, .. } = copy.ok_or_else(|| Error::protocol("no COPY in the reply"))?;
+        let begun = Copied { bytes: response.count, committed: response.committed, verifier: response.verifier };
+        match response.callback_id.first() {
+            Some(stateid) if stateid.is_special() || options.synchronous => {
+                Err(Error::protocol("COPY was answered with a copy that cannot be"))
+            }
+            Some(stateid) => Ok(CopyBegun::Running(RunningCopy {
+                done: inner.offloads.expect(*stateid),
+                fs: target.fs().clone(),
+                target: target.fh().clone(),
+                stateid: *stateid,
+                begun: Copied { bytes: 0, ..begun },
+            })),
+            None => match commit {
+                Some(verifier) if !begun.is_durable() && verifier != begun.verifier => Err(Error::WritesLost),
+                Some(verifier) => {
+                    Ok(CopyBegun::Done(Copied { committed: StableHow::FILE_SYNC, verifier, ..begun }))
+                }
+                None => Ok(CopyBegun::Done(begun)),
+            },
+        }
+    }
+
+    /// Copies a range of this file to `target` by the server, to the end: waits for asynchronous copies, goes on after
+    /// short ones, and commits when `options` ask for it and the server has not done so. `progress` is told the bytes
+    /// copied so far. `count` 0: to the end of this file.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::begin_copy`]; [`Error::CopyLost`] and [`Error::WritesLost`] when the server restarted meanwhile. What
+    /// `progress` was told last may have been copied.
+    pub async fn copy_to(
+        &self,
+        src_offset: u64,
+        target: &File,
+        dst_offset: u64,
+        count: u64,
+        options: &CopyOptions,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Copied> {
+        let mut all = Copied { bytes: 0, committed: StableHow::FILE_SYNC, verifier: Verifier::default() };
+        let mut unstable = None;
+        loop {
+            let left = if count == 0 { 0 } else { count - all.bytes };
+            let (from, to) = (src_offset + all.bytes, dst_offset + all.bytes);
+            let part = match self.begin_copy(from, target, to, left, options).await? {
+                CopyBegun::Done(part) => part,
+                CopyBegun::Running(copy) => copy.wait(|n| progress(all.bytes + n)).await?,
+            };
+            all.bytes += part.bytes;
+            all.verifier = part.verifier;
+            all.committed = all.committed.min(part.committed);
+            if !part.is_durable() && unstable.replace(part.verifier).is_some_and(|before| before != part.verifier) {
+                return Err(Error::WritesLost);
+            }
+            progress(all.bytes);
+            // Nothing more means that the source has ended. A range to the end takes one more call only after a copy
+            // that stopped short of what was the end.
+            let ended = part.bytes == 0 || (count != 0 && all.bytes >= count);
+            if ended || (count == 0 && src_offset + all.bytes >= self.size()) {
+                break;
+            }
+        }
+        if options.durable && !all.is_durable() {
+            let verifier = target.commit(0, 0).await?;
+            if unstable.is_some_and(|before| before != verifier) {
+                return Err(Error::WritesLost);
+            }
+            all = Copied { committed: StableHow::FILE_SYNC, verifier, ..all };
+        }
+        Ok(all)
+    }
+
+    /// Runs operations with this file as saved and `target` as current filehandle, and both open stateids.
+    async fn with_target(
+        &self,
+        target: &File,
+        build: impl Fn(Stateid, Stateid) -> Vec<ArgOp>,
+    ) -> Result<Vec<ResOp>> {
+        loop {
+            let (src, src_generation) = self.open.stateid()?;
+            let (dst, dst_generation) = target.open.stateid()?;
+            let mut ops = vec![putfh(self.fh()), ArgOp::SaveFh, putfh(target.fh())];
+            ops.extend(build(src, dst));
+            let mut res = target.fs().call(ops, true).await?;
+            if res.status.is_ok() {
+                return Ok(res.results.split_off(3));
+            }
+            if classify(res.status) == Class::StateLost {
+                self.fs().client().inner().session().await?;
+                let now = (self.open.generation(), target.open.generation());
+                if now != (src_generation, dst_generation) {
+                    continue;
+                }
+                return Err(Error::StateLost { status: res.status });
+            }
+            return Err(Client::failure(&res));
+        }
+    }
+}
+
+impl RunningCopy {
+    /// Names the copy.
+    pub fn stateid(&self) -> Stateid {
+        self.stateid
+    }
+
+    /// Asks how far the copy is (OFFLOAD_STATUS).
+    ///
+    /// # Errors
+    ///
+    /// BAD_STATEID when the server does not know the copy (any more).
+    pub async fn poll(&self) -> Result<OffloadStatusOk> {
+        let status = ArgOp::OffloadStatus(OffloadArgs { stateid: self.stateid });
+        let mut res = self.fs.call(vec![putfh(&self.target), status], false).await?;
+        match Client::take(&mut res, OpNum::OFFLOAD_STATUS)? {
+            ResOp::OffloadStatus(Ok(ok)) => Ok(ok),
+            _ => Err(Error::protocol("no OFFLOAD_STATUS in the reply")),
+        }
+    }
+
+    /// Waits for the end, by callback or by polling, whichever tells first. `progress` is told the bytes copied so far.
+    ///
+    /// # Errors
+    ///
+    /// What stopped the copy; [`Error::CopyLost`] when the server forgot it.
+    pub async fn wait(mut self, mut progress: impl FnMut(u64)) -> Result<Copied> {
+        let mut polls = POLLS.iter().chain(std::iter::repeat(&POLLS[POLLS.len() - 1]));
+        let mut failures = 0;
+        loop {
+            let wait = polls.next().copied().unwrap_or_default();
+            tokio::select! {
+                biased;
+                told = &mut self.done => {
+                    return match told {
+                        Ok(info) => self.outcome(&info),
+                        Err(_) => Err(Error::CopyLost),
+                    };
+                }
+                () = tokio::time::sleep(wait) => {}
+            }
+            match self.poll().await {
+                Ok(OffloadStatusOk { count, complete }) => {
+                    failures = 0;
+                    progress(count);
+                    match complete.first() {
+                        None => {}
+                        Some(&Status::OK) => {
+                            // How safe the data is stands in the callback alone; it may just be on its way.
+                            return match self.told_now() {
+                                Some(info) => self.outcome(&info),
+                                None => Ok(Copied { bytes: count, committed: StableHow::UNSTABLE, ..self.begun }),
+                            };
+                        }
+                        Some(&status) => return Err(Error::status(OpNum::COPY, status)),
+                    }
+                }
+                Err(Error::Status { status: Status::BAD_STATEID | Status::STALE_STATEID | Status::EXPIRED, .. }) => {
+                    // Forgotten: either its end was told just now, or the server restarted.
+                    return match self.told_now() {
+                        Some(info) => self.outcome(&info),
+                        None => Err(Error::CopyLost),
+                    };
+                }
+                // Without OFFLOAD_STATUS the callback alone tells.
+                Err(e) if e.is(Status::NOTSUPP) => {}
+                Err(e) => {
+                    failures += 1;
+                    if failures > MOST_FAILURES || matches!(e, Error::Closed) {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stops the copy (OFFLOAD_CANCEL). What was copied stays.
+    ///
+    /// # Errors
+    ///
+    /// The server's; not when the copy was finished already.
+    pub async fn cancel(self) -> Result<()> {
+        let cancel = ArgOp::OffloadCancel(OffloadArgs { stateid: self.stateid });
+        let res = self.fs.call(vec![putfh(&self.target), cancel], true).await?;
+        match res.status {
+            Status::OK | Status::BAD_STATEID => Ok(()),
+            _ => Err(Client::failure(&res)),
+        }
+    }
+
+    fn told_now(&mut self) -> Option<OffloadInfo> {
+        self.done.try_recv().ok()
+    }
+
+    fn outcome(&self, info: &OffloadInfo) -> Result<Copied> {
+        match info {
+            OffloadInfo::Ok(response) => {
+                Ok(Copied { bytes: response.count, committed: response.committed, verifier: response.verifier })
+            }
+            OffloadInfo::Err { status, .. } => Err(Error::status(OpNum::COPY, *status)),
+        }
+    }
+}
+
+impl Drop for RunningCopy {
+    fn drop(&mut self) {
+        self.fs.client().inner().offloads.forget(self.stateid);
+    }
+}

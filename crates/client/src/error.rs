@@ -1,0 +1,206 @@
+//! What can go wrong, in a user's words.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dhow_proto::v4::{OpNum, Status};
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed. Cheap to clone, since one cause may fail many calls.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server answered with an error: a fact about the object or the request.
+    #[error("{}{}", Subject(.path), explain(*.status, *.op))]
+    Status {
+        /// The operation that failed.
+        op: OpNum,
+        /// The status it returned.
+        status: Status,
+        /// The path concerned, where there is one.
+        path: Option<Bytes>,
+    },
+
+    /// The session was lost while this request was under way, and it is not known whether the server did it. Repeating
+    /// it could do it twice.
+    #[error("the server lost the session; whether {op} was done is not known")]
+    OutcomeUnknown {
+        /// Main operation of the request.
+        op: OpNum,
+    },
+
+    /// Opens or locks of this file could not be re-established after a restart of the server, or were revoked.
+    #[error("the server no longer honours this open file ({status})")]
+    StateLost {
+        /// What it said.
+        status: Status,
+    },
+
+    /// Unstable data was lost by the server (its write verifier changed): write it again.
+    #[error("the server restarted and lost data that was not yet on stable storage; write it again")]
+    WritesLost,
+
+    /// An asynchronous copy is known to the server no more, and how it ended was never told.
+    #[error("the server forgot the copy; how far it got is not known")]
+    CopyLost,
+
+    /// The client was closed.
+    #[error("the connection to the server was closed")]
+    Closed,
+
+    /// No answer in time. The request may still be executed.
+    #[error("no answer from the server within {} s", .0.as_secs())]
+    TimedOut(Duration),
+
+    /// The server sent something that breaks the protocol.
+    #[error("the server broke the protocol: {0}")]
+    Protocol(Arc<str>),
+
+    /// The server speaks another protocol or version.
+    #[error("{0}")]
+    Unsupported(Arc<str>),
+
+    /// The server rejects the credential.
+    #[error("the server refused the credential: {0}")]
+    Auth(dhow_rpc::AuthStat),
+
+    /// No connection.
+    #[error("cannot reach {server}: {cause}")]
+    Io {
+        /// Host and port.
+        server: Arc<str>,
+        /// The system's error.
+        cause: Arc<std::io::Error>,
+    },
+
+    /// Symbolic links lead around in circles, or over more than 40 steps.
+    #[error("{}: too many levels of symbolic links", Show(.0))]
+    TooManyLinks(Bytes),
+
+    /// An argument that cannot be sent: a name with a slash, a path without a last component.
+    #[error("{0}")]
+    Argument(Arc<str>),
+}
+
+impl Error {
+    pub(crate) fn protocol(what: impl Into<Arc<str>>) -> Self {
+        Self::Protocol(what.into())
+    }
+
+    pub(crate) fn status(op: OpNum, status: Status) -> Self {
+        Self::Status { op, status, path: None }
+    }
+
+    /// Adds the path that was being worked on, unless there is one already.
+    #[must_use]
+    pub fn at(self, place: impl AsRef<[u8]>) -> Self {
+        match self {
+            Self::Status { op, status, path: None } => {
+                Self::Status { op, status, path: Some(Bytes::copy_from_slice(place.as_ref())) }
+            }
+            other => other,
+        }
+    }
+
+    /// The server's status, when that is what failed.
+    pub fn wire_status(&self) -> Option<Status> {
+        match self {
+            Self::Status { status, .. } | Self::StateLost { status } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Whether the server answered with this status.
+    pub fn is(&self, status: Status) -> bool {
+        self.wire_status() == Some(status)
+    }
+}
+
+impl From<dhow_xdr::Error> for Error {
+    fn from(e: dhow_xdr::Error) -> Self {
+        Self::protocol(format!("reply does not decode: {e}"))
+    }
+}
+
+struct Subject<'a>(&'a Option<Bytes>);
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(path) => write!(f, "{}: ", Show(path)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A path for people: what is not UTF-8 or not printable is escaped.
+struct Show<'a>(&'a Bytes);
+
+impl fmt::Display for Show<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+            }
+            for b in chunk.invalid() {
+                write!(f, "\\x{b:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn explain(status: Status, op: OpNum) -> String {
+    let words = match status {
+        Status::PERM => "operation not permitted",
+        Status::NOENT => "no such file or directory",
+        Status::IO => "input/output error on the server",
+        Status::ACCESS => "permission denied",
+        Status::EXIST => "exists already",
+        Status::XDEV => "on different filesystems",
+        Status::NOTDIR => "not a directory",
+        Status::ISDIR => "is a directory",
+        Status::INVAL => "invalid argument",
+        Status::FBIG => "file too large",
+        Status::NOSPC => "no space left on the server",
+        Status::ROFS => "read-only filesystem",
+        Status::MLINK => "too many links",
+        Status::NAMETOOLONG => "name too long",
+        Status::NOTEMPTY => "directory not empty",
+        Status::DQUOT => "quota used up",
+        Status::STALE => "the file is gone from the server (stale handle)",
+        Status::NOTSUPP | Status::OP_ILLEGAL => return format!("the server does not support {op}"),
+        Status::DELAY => "the server is busy with this file and gave no answer for a long time",
+        Status::GRACE => "the server is in its grace period after a restart",
+        Status::DENIED | Status::LOCKED => "locked by another process",
+        Status::SHARE_DENIED => "opened by another process that shares it with nobody",
+        Status::WRONGSEC => "the server wants another security flavor here",
+        Status::SYMLINK => "is a symbolic link",
+        Status::WRONG_TYPE => "wrong type of file",
+        Status::OFFLOAD_DENIED => "the server may not copy from there",
+        Status::NOXATTR => "no such extended attribute",
+        Status::XATTR2BIG => "extended attribute too big",
+        status => return format!("{op} failed: {status}"),
+    };
+    format!("{words} ({op}: {status})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_path_reason_and_operation() {
+        let e = Error::status(OpNum::OPEN, Status::ACCESS).at(b"dir/f\xff\n");
+        assert_eq!(e.to_string(), "dir/f\\xff\\n: permission denied (OPEN: ACCESS)");
+        assert!(e.is(Status::ACCESS) && !e.is(Status::NOENT));
+        let e = Error::status(OpNum::CLONE, Status::NOTSUPP);
+        assert_eq!(e.to_string(), "the server does not support CLONE");
+        let e = Error::status(OpNum::LOCK, Status(77)).at("x").at("y");
+        assert_eq!(e.to_string(), "x: LOCK failed: Status(77)");
+    }
+}

@@ -1,0 +1,381 @@
+//! An open file: reading, writing, and what goes with it.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use dhow_proto::v4::ops::{
+    AllocateArgs, CloseArgs, CommitArgs, DataContent, IoAdviseArgs, ReadArgs, ReadOk, SeekArgs, SeekOk, SetattrArgs,
+    WriteArgs, WriteOk,
+};
+use dhow_proto::v4::{ArgOp, Attrs, Bitmap, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_session::classify::{Class, classify};
+use parking_lot::Mutex;
+
+use crate::fs::{STAT, Tail, putfh};
+use crate::opens::OpenState;
+use crate::{Error, Fs, Place, Result};
+
+/// An open file.
+///
+/// Close it with [`File::close`], which reports errors; dropping it sends the CLOSE in the background.
+#[derive(Debug)]
+pub struct File {
+    fs: Fs,
+    pub(crate) open: Arc<OpenState>,
+    attrs: Mutex<Attrs>,
+    pub(crate) lock_owner: Bytes,
+    /// Lock operations of one open go one after another: each needs the stateid that the one before returned.
+    pub(crate) locking: tokio::sync::Mutex<()>,
+}
+
+impl File {
+    pub(crate) fn new(fs: Fs, open: Arc<OpenState>) -> Self {
+        let lock_owner = fs.client().inner().opens.new_owner();
+        Self { fs, open, attrs: Mutex::default(), lock_owner, locking: tokio::sync::Mutex::new(()) }
+    }
+
+    pub(crate) fn set_attrs(&self, attrs: Attrs) {
+        *self.attrs.lock() = attrs;
+    }
+
+    /// The tree it was opened in.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// Its handle.
+    pub fn fh(&self) -> &FileHandle {
+        &self.open.fh
+    }
+
+    /// Its attributes when it was opened, or at the last [`File::stat`].
+    pub fn attrs(&self) -> Attrs {
+        self.attrs.lock().clone()
+    }
+
+    /// Its size as last seen, in bytes.
+    pub fn size(&self) -> u64 {
+        self.attrs.lock().size.unwrap_or(0)
+    }
+
+    /// The stateid of the open, for operations of your own.
+    ///
+    /// # Errors
+    ///
+    /// When the open is lost or closed.
+    pub fn stateid(&self) -> Result<Stateid> {
+        Ok(self.open.stateid()?.0)
+    }
+
+    /// Most bytes of one READ and one WRITE: the session's and the filesystem's limits.
+    ///
+    /// # Errors
+    ///
+    /// When there is no session.
+    pub async fn io_limits(&self) -> Result<(u32, u32)> {
+        let (read, write) = self.fs.client().io_limits().await?;
+        let attrs = self.attrs.lock();
+        let fit = |limit: u32, attr: Option<u64>| match attr {
+            Some(most) if most > 0 => limit.min(u32::try_from(most).unwrap_or(u32::MAX)),
+            _ => limit,
+        };
+        Ok((fit(read, attrs.maxread), fit(write, attrs.maxwrite)))
+    }
+
+    /// Runs operations that carry the open's stateid on the file. When the stateid was replaced meanwhile (the server
+    /// restarted, and the open was reclaimed), they are built again.
+    pub(crate) async fn run(&self, cache: bool, build: impl Fn(Stateid) -> Vec<ArgOp>) -> Result<Tail> {
+        loop {
+            let (stateid, generation) = self.open.stateid()?;
+            let mut ops = vec![putfh(self.fh())];
+            ops.extend(build(stateid));
+            let mut res = self.fs.call(ops, cache).await?;
+            if classify(res.status) == Class::StateLost {
+                // A recovery may be under way that will tell.
+                self.fs.client().inner().session().await?;
+                if self.open.generation() != generation {
+                    continue;
+                }
+                return Err(Error::StateLost { status: res.status });
+            }
+            if res.results.is_empty() {
+                return Err(Error::status(OpNum::PUTFH, res.status));
+            }
+            return Ok(Tail { results: res.results.split_off(1), status: res.status });
+        }
+    }
+
+    async fn one(&self, cache: bool, build: impl Fn(Stateid) -> ArgOp) -> Result<ResOp> {
+        let mut tail = self.run(cache, |stateid| vec![build(stateid)]).await?;
+        match (tail.status.is_ok(), tail.results.pop()) {
+            (true, Some(res)) => Ok(res),
+            (true, None) => Err(Error::protocol("an operation was not answered")),
+            (false, Some(res)) => Err(Error::status(res.op(), tail.status)),
+            (false, None) => Err(Error::status(OpNum::PUTFH, tail.status)),
+        }
+    }
+
+    /// One READ of at most `count` bytes, cut to what one READ may carry. The data can be shorter than asked for
+    /// without being at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub async fn read_at(&self, offset: u64, count: u32) -> Result<ReadOk> {
+        let count = count.min(self.io_limits().await?.0);
+        let res = self.one(false, |stateid| ArgOp::Read(ReadArgs { stateid, offset, count })).await?;
+        match res {
+            ResOp::Read(Ok(ok)) if ok.data.is_empty() && !ok.eof && count > 0 => {
+                // RFC 8881 section 18.22.3: only at the end of the file may there be nothing.
+                Err(Error::protocol("READ returned nothing and no end"))
+            }
+            ResOp::Read(Ok(ok)) => Ok(ok),
+            _ => Err(Error::protocol("no READ in the reply")),
+        }
+    }
+
+    /// Reads `count` bytes, or all up to the end of the file, in as many READs as it takes, one after another.
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub async fn read_full_at(&self, offset: u64, count: u32) -> Result<ReadOk> {
+        let first = self.read_at(offset, count).await?;
+        let mut have = first.data.len();
+        if first.eof || have >= count as usize {
+            return Ok(first);
+        }
+        // Grows with what arrives, not by what was asked for.
+        let mut all = BytesMut::from(&first.data[..]);
+        let mut eof = false;
+        while !eof && have < count as usize {
+            let more = self.read_at(offset + have as u64, count - have as u32).await?;
+            have += more.data.len();
+            all.extend_from_slice(&more.data);
+            eof = more.eof;
+        }
+        Ok(ReadOk { eof, data: all.freeze() })
+    }
+
+    /// One WRITE of `data`, cut to what one WRITE may carry: look at the count. Data that was not written with
+    /// FILE_SYNC is safe after [`File::commit`] returned the same verifier.
+    ///
+    /// # Errors
+    ///
+    /// The server's: NOSPC, DQUOT, FBIG and so on.
+    pub async fn write_at(&self, offset: u64, data: Bytes, stable: StableHow) -> Result<WriteOk> {
+        let most = self.io_limits().await?.1 as usize;
+        let data = data.slice(..data.len().min(most));
+        let sent = data.len();
+        let res = self
+            .one(false, |stateid| ArgOp::Write(WriteArgs { stateid, offset, stable, data: data.clone() }))
+            .await?;
+        match res {
+            ResOp::Write(Ok(ok)) if ok.count == 0 && sent > 0 => {
+                Err(Error::protocol("WRITE wrote nothing and gave no reason"))
+            }
+            ResOp::Write(Ok(ok)) => Ok(ok),
+            _ => Err(Error::protocol("no WRITE in the reply")),
+        }
+    }
+
+    /// Writes all of `data` in as many WRITEs as it takes, one after another. The result says how safe the least safe
+    /// part is, and holds the one verifier of all parts.
+    ///
+    /// # Errors
+    ///
+    /// The server's; [`Error::WritesLost`] when the verifier changed between unstable parts.
+    pub async fn write_all_at(&self, offset: u64, data: Bytes, stable: StableHow) -> Result<WriteOk> {
+        let mut all = self.write_at(offset, data.clone(), stable).await?;
+        let mut done = all.count as usize;
+        while done < data.len() {
+            let part = self.write_at(offset + done as u64, data.slice(done..), stable).await?;
+            done += part.count as usize;
+            all.committed = all.committed.min(part.committed);
+            if part.verifier != all.verifier && all.committed == StableHow::UNSTABLE {
+                return Err(Error::WritesLost);
+            }
+            all.verifier = part.verifier;
+        }
+        all.count = u32::try_from(done).unwrap_or(u32::MAX);
+        Ok(all)
+    }
+
+    /// Makes unstable writes of a range safe (0, 0: the whole file) and returns the verifier: equal to that of the
+    /// writes, or they were lost and must be written again.
+    ///
+    /// # Errors
+    ///
+    /// The server's; what was written is then in doubt.
+    pub async fn commit(&self, offset: u64, count: u32) -> Result<Verifier> {
+        match self.one(false, |_| ArgOp::Commit(CommitArgs { offset, count })).await? {
+            ResOp::Commit(Ok(ok)) => Ok(ok.verifier),
+            _ => Err(Error::protocol("no COMMIT in the reply")),
+        }
+    }
+
+    /// The attributes now.
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub async fn stat(&self) -> Result<Attrs> {
+        let attrs = self.fs.getattr(self.fh(), STAT).await?;
+        let mut kept = self.attrs.lock();
+        let (maxread, maxwrite) = (kept.maxread, kept.maxwrite);
+        *kept = Attrs { maxread, maxwrite, ..attrs.clone() };
+        Ok(attrs)
+    }
+
+    /// Changes attributes; a size needs the file open for writing.
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub async fn setattr(&self, attrs: &Attrs) -> Result<()> {
+        self.one(true, |stateid| ArgOp::Setattr(SetattrArgs { stateid, attrs: attrs.into() })).await?;
+        if let Some(size) = attrs.size {
+            self.attrs.lock().size = Some(size);
+        }
+        Ok(())
+    }
+
+    /// Changes the size.
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub async fn set_size(&self, size: u64) -> Result<()> {
+        self.setattr(&Attrs { size: Some(size), ..Attrs::default() }).await
+    }
+
+    /// Finds the next data or hole at or after `offset` (RFC 7862 section 15.11). At the end of the file a hole is
+    /// assumed.
+    ///
+    /// # Errors
+    ///
+    /// NXIO when `offset` is beyond the end, or no data follows; NOTSUPP.
+    pub async fn seek(&self, offset: u64, what: DataContent) -> Result<SeekOk> {
+        match self.one(false, |stateid| ArgOp::Seek(SeekArgs { stateid, offset, what })).await? {
+            ResOp::Seek(Ok(ok)) if !ok.eof && ok.offset < offset => {
+                Err(Error::protocol("SEEK went backwards"))
+            }
+            ResOp::Seek(Ok(ok)) => Ok(ok),
+            _ => Err(Error::protocol("no SEEK in the reply")),
+        }
+    }
+
+    /// Reserves space for a range (RFC 7862 section 15.1).
+    ///
+    /// # Errors
+    ///
+    /// NOSPC, NOTSUPP, others of the server.
+    pub async fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.one(true, |stateid| ArgOp::Allocate(AllocateArgs { stateid, offset, length })).await.map(|_| ())
+    }
+
+    /// Makes a hole of a range (RFC 7862 section 15.4).
+    ///
+    /// # Errors
+    ///
+    /// NOTSUPP, others of the server.
+    pub async fn deallocate(&self, offset: u64, length: u64) -> Result<()> {
+        self.one(true, |stateid| ArgOp::Deallocate(AllocateArgs { stateid, offset, length })).await.map(|_| ())
+    }
+
+    /// Tells the server how a range will be used (RFC 7862 section 15.5); the hints it heeds.
+    ///
+    /// # Errors
+    ///
+    /// NOTSUPP, others of the server.
+    pub async fn advise(&self, offset: u64, count: u64, hints: Bitmap) -> Result<Bitmap> {
+        let advise = |stateid| ArgOp::IoAdvise(IoAdviseArgs { stateid, offset, count, hints });
+        match self.one(false, advise).await? {
+            ResOp::IoAdvise(Ok(ok)) => Ok(ok.hints),
+            _ => Err(Error::protocol("no IO_ADVISE in the reply")),
+        }
+    }
+
+    /// Closes the file. Unstable writes are not committed by this.
+    ///
+    /// # Errors
+    ///
+    /// The server's. An open that the server no longer knows counts as closed.
+    pub async fn close(self) -> Result<()> {
+        self.close_with(None).await.map(|_| ())
+    }
+
+    /// COMMIT of the whole file and CLOSE in one round trip; the verifier of the COMMIT.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::commit`] and [`File::close`]; the file is closed in any case.
+    pub async fn commit_and_close(self) -> Result<Verifier> {
+        let verifier = self.close_with(Some(ArgOp::Commit(CommitArgs { offset: 0, count: 0 }))).await?;
+        verifier.ok_or_else(|| Error::protocol("no COMMIT in the reply"))
+    }
+
+    async fn close_with(&self, before: Option<ArgOp>) -> Result<Option<Verifier>> {
+        let build = |with: Option<&ArgOp>, open_stateid| {
+            let mut ops: Vec<ArgOp> = with.cloned().into_iter().collect();
+            ops.push(ArgOp::Close(CloseArgs { seqid: 0, open_stateid }));
+            ops
+        };
+        let mut first_error = None;
+        let mut verifier = None;
+        let mut with = before.as_ref();
+        let outcome = loop {
+            let tail = match self.run(true, |stateid| build(with, stateid)).await {
+                Ok(tail) => tail,
+                Err(Error::StateLost { .. }) => break Ok(()),
+                Err(e) => break Err(e),
+            };
+            if let Some(ResOp::Commit(Ok(ok))) = tail.results.first() {
+                verifier = Some(ok.verifier);
+            }
+            let closing = tail.results.len() > with.iter().len();
+            match tail.status {
+                Status::OK => break Ok(()),
+                Status::LOCKS_HELD if closing => {
+                    // RFC 8881 section 18.2.3: a server may insist on locks being freed first.
+                    if let Err(e) = self.unlock_all().await {
+                        break Err(e);
+                    }
+                    with = None;
+                }
+                _ if closing || with.is_none() => break Err(tail.error()),
+                // COMMIT failed, so CLOSE was not reached.
+                _ => {
+                    first_error = Some(tail.error());
+                    with = None;
+                }
+            }
+        };
+        self.fs.client().inner().opens.remove(&self.open);
+        outcome?;
+        match first_error {
+            Some(e) => Err(e),
+            None => Ok(verifier),
+        }
+    }
+
+    /// As a place, for calls that take one.
+    pub fn place(&self) -> Place {
+        Place::Handle(self.fh().clone())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let Ok((open_stateid, _)) = self.open.stateid() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (fs, open) = (self.fs.clone(), Arc::clone(&self.open));
+        runtime.spawn(async move {
+            let ops = vec![putfh(&open.fh), ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
+            if let Err(e) = fs.call(ops, true).await {
+                tracing::debug!(error = %e, "cannot close a file that was dropped");
+            }
+            fs.client().inner().opens.remove(&open);
+        });
+    }
+}

@@ -1,0 +1,387 @@
+//! Opening and creating files.
+
+use bytes::Bytes;
+use dhow_proto::v4::ops::{
+    CloseArgs, CreateHow, Delegation, DelegreturnArgs, OpenArgs, OpenClaim, OpenHow, OpenOk, ReadArgs, SetattrArgs,
+    WriteArgs, WriteOk, share,
+};
+use dhow_proto::v4::{ArgOp, Attrs, Fattr, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier, attr};
+
+use crate::fs::{OPENED, STAT, Tail, getattr, putfh};
+use crate::opens::state_owner;
+use crate::{Error, File, Fs, Node, Place, Result};
+
+/// Links followed by OPEN: each costs a round trip.
+const MOST_LINKS: u32 = 40;
+
+/// How to open a file. Start from [`OpenOptions::read`], [`OpenOptions::write`] or [`OpenOptions::read_write`].
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    access: u32,
+    deny: u32,
+    create: Create,
+    truncate: bool,
+    mode: u32,
+    follow: bool,
+}
+
+/// What to do about a file that is not there, or is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Create {
+    /// It must be there.
+    Never,
+    /// Create it if it is not there.
+    IfMissing,
+    /// It must not be there. A retry after a lost reply finds its own file and succeeds (EXCLUSIVE4_1).
+    New,
+}
+
+impl OpenOptions {
+    /// For reading a file that exists.
+    pub fn read() -> Self {
+        Self {
+            access: share::ACCESS_READ,
+            deny: share::DENY_NONE,
+            create: Create::Never,
+            truncate: false,
+            mode: 0o666,
+            follow: true,
+        }
+    }
+
+    /// For writing a file that exists.
+    pub fn write() -> Self {
+        Self { access: share::ACCESS_WRITE, ..Self::read() }
+    }
+
+    /// For reading and writing a file that exists.
+    pub fn read_write() -> Self {
+        Self { access: share::ACCESS_BOTH, ..Self::read() }
+    }
+
+    /// Whether to create the file, and with which mode. The mode is taken as it is: there is no umask here.
+    #[must_use]
+    pub fn create(mut self, create: Create, mode: u32) -> Self {
+        self.create = create;
+        self.mode = mode;
+        self
+    }
+
+    /// Empty the file if it exists.
+    #[must_use]
+    pub fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// What others may not do while the file is open: bits of [`share`].
+    #[must_use]
+    pub fn deny(mut self, deny: u32) -> Self {
+        self.deny = deny;
+        self
+    }
+
+    /// Whether to open what a symbolic link points to (the default) or refuse it.
+    #[must_use]
+    pub fn follow(mut self, follow: bool) -> Self {
+        self.follow = follow;
+        self
+    }
+}
+
+/// How [`Fs::put`] writes.
+#[derive(Debug, Clone)]
+pub struct PutOptions {
+    /// Mode of a file that is created.
+    pub mode: u32,
+    /// The name must be free.
+    pub new: bool,
+    /// How safe the data must be when the call returns.
+    pub stable: StableHow,
+    /// Write under this name in the same directory first, then rename: nobody ever sees half a file under its final
+    /// name.
+    pub via: Option<Bytes>,
+}
+
+impl Default for PutOptions {
+    /// Mode 0644, replacing what is there, on stable storage, directly.
+    fn default() -> Self {
+        Self { mode: 0o644, new: false, stable: StableHow::FILE_SYNC, via: None }
+    }
+}
+
+impl Fs {
+    /// Opens a file: one round trip when nothing is in the way.
+    ///
+    /// # Errors
+    ///
+    /// NOENT, ACCESS, EXIST, ISDIR, SHARE_DENIED, others of the server.
+    pub async fn open(&self, place: impl Into<Place>, options: &OpenOptions) -> Result<File> {
+        let mut place = place.into();
+        let shown = place.shown();
+        let mut links = 0;
+        loop {
+            let (at, claim) = match place.split() {
+                Ok((dir, name)) => (dir, OpenClaim::Null(name)),
+                Err(_) if matches!(place, Place::Handle(_)) => (place.clone(), OpenClaim::Fh),
+                // "/" and the like are no files; the server says so better than we could.
+                Err(_) => (Place::Handle(self.stat(&place).await?.fh), OpenClaim::Fh),
+            };
+            let by_name = matches!(claim, OpenClaim::Null(_));
+            match self.open_once(&at, claim, options).await {
+                Err(e) if by_name && options.follow && e.is(Status::SYMLINK) => {
+                    links += 1;
+                    if links > MOST_LINKS || options.create == Create::New {
+                        return Err(if links > MOST_LINKS { Error::TooManyLinks(shown) } else { e.at(shown) });
+                    }
+                    place = self.behind_link(&place).await?;
+                }
+                done => return done.map_err(|e| e.at(shown)),
+            }
+        }
+    }
+
+    /// Where a symbolic link points, as a place whose last name may not exist yet.
+    async fn behind_link(&self, place: &Place) -> Result<Place> {
+        let (dir, _) = place.split()?;
+        let target = self.readlink(place).await?;
+        let at = target.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+        let (head, last) = (target.slice(..at), target.slice(at..));
+        let base = if target.starts_with(b"/") { Place::Path(Bytes::new()) } else { dir };
+        let base = self.find(&base, true, STAT).await?.fh;
+        let parent = if head.is_empty() {
+            base
+        } else {
+            let from = if target.starts_with(b"/") { Place::Path(head) } else { Place::Entry(base, head) };
+            self.find(&from, true, STAT).await?.fh
+        };
+        Ok(Place::Entry(parent, last))
+    }
+
+    async fn open_once(&self, at: &Place, claim: OpenClaim, options: &OpenOptions) -> Result<File> {
+        let opens = &self.client().inner().opens;
+        let owner = opens.new_owner();
+        let exclusive = options.create == Create::New;
+        let open = ArgOp::Open(OpenArgs {
+            seqid: 0,
+            share_access: options.access | share::WANT_NO_DELEG,
+            share_deny: options.deny,
+            owner: state_owner(owner.clone()),
+            how: self.how(options),
+            claim,
+        });
+        let mut tail = vec![open, ArgOp::GetFh];
+        // With UNCHECKED creation the size is part of OPEN; an open file is emptied under its own stateid.
+        if options.truncate && options.create == Create::Never {
+            tail.push(set_size_zero());
+        }
+        tail.push(getattr(OPENED));
+        let mut tail = self.run_at(at, tail, true).await?;
+        let Some(ResOp::Open(Ok(ok))) = tail.results.first().cloned() else {
+            return Err(if tail.status.is_ok() { Error::protocol("no OPEN in the reply") } else { tail.error() });
+        };
+        let file = self.opened(&tail, owner, options, &ok)?;
+        if !tail.status.is_ok() {
+            // Opened, but what came after failed: the open is owed a CLOSE.
+            let e = tail.error();
+            let _ = file.close().await;
+            return Err(e);
+        }
+        file.set_attrs(tail.attrs()?);
+        if exclusive && !ok.attrset.contains(attr::MODE) {
+            // The server could not take the mode together with the verifier (RFC 8881 section 18.16.3).
+            let attrs = Attrs { mode: Some(options.mode & 0o7777), ..Attrs::default() };
+            file.setattr(&attrs).await?;
+        }
+        Ok(file)
+    }
+
+    fn opened(&self, tail: &Tail, owner: Bytes, options: &OpenOptions, ok: &OpenOk) -> Result<File> {
+        let fh = tail.fh()?;
+        self.return_delegation(&fh, &ok.delegation);
+        let shares = (options.access, options.deny);
+        let open = self.client().inner().opens.add(fh, owner, shares, self.credential(), ok.stateid);
+        Ok(File::new(self.clone(), open))
+    }
+
+    fn how(&self, options: &OpenOptions) -> OpenHow {
+        let mut attrs = Attrs { mode: Some(options.mode & 0o7777), ..Attrs::default() };
+        match options.create {
+            Create::Never => OpenHow::NoCreate,
+            Create::IfMissing => {
+                attrs.size = options.truncate.then_some(0);
+                OpenHow::Create(CreateHow::Unchecked((&attrs).into()))
+            }
+            Create::New => {
+                let mut verifier = [0; 8];
+                let inner = self.client().inner();
+                // Unique is enough, and it must not be drawn twice for one file.
+                verifier.copy_from_slice(&(inner.nonce ^ inner.next_seed()).to_be_bytes());
+                OpenHow::Create(CreateHow::Exclusive41 { verifier: Verifier(verifier), attrs: Fattr::from(&attrs) })
+            }
+        }
+    }
+
+    /// We ask for none and keep nothing under one; a server that gives one all the same gets it back.
+    pub(crate) fn return_delegation(&self, fh: &FileHandle, delegation: &Delegation) {
+        let stateid = match delegation {
+            Delegation::Read(read) => read.stateid,
+            Delegation::Write(write) => write.stateid,
+            _ => return,
+        };
+        let (fs, fh) = (self.clone(), fh.clone());
+        tokio::spawn(async move {
+            let ops = vec![putfh(&fh), ArgOp::Delegreturn(DelegreturnArgs { stateid })];
+            if let Err(e) = fs.call(ops, false).await {
+                tracing::debug!(error = %e, "cannot return a delegation");
+            }
+        });
+    }
+
+    /// Writes a whole file in one round trip: OPEN, WRITE, CLOSE and, with [`PutOptions::via`], RENAME. For data that
+    /// fits one WRITE; longer data takes [`File`].
+    ///
+    /// Returns the handle and what WRITE said. With less than FILE_SYNC a COMMIT is still owed.
+    ///
+    /// # Errors
+    ///
+    /// The server's. The file that was begun is closed; it is removed when it was only the `via` of another name, and
+    /// otherwise stays as it is.
+    pub async fn put(&self, place: impl Into<Place>, data: Bytes, options: &PutOptions) -> Result<(FileHandle, WriteOk)> {
+        let place = place.into();
+        let (dir, name) = place.split()?;
+        let written = options.via.clone().unwrap_or_else(|| name.clone());
+        let (_, most) = self.client().io_limits().await?;
+        let path_bytes = place.shown().len() + written.len() + 512;
+        if data.len() + path_bytes > most as usize {
+            return Err(Error::Argument(format!("{} bytes do not fit one call", data.len()).into()));
+        }
+        if options.new && options.via.is_some() {
+            return Err(Error::Argument("RENAME replaces: it cannot make a name only if that is free".into()));
+        }
+        let create = if options.new { Create::New } else { Create::IfMissing };
+        let open = OpenOptions::write().create(create, options.mode).truncate(true);
+        let owner = self.client().inner().opens.new_owner();
+        let len = data.len();
+        let mut ops = vec![
+            ArgOp::SaveFh,
+            ArgOp::Open(OpenArgs {
+                seqid: 0,
+                share_access: share::ACCESS_WRITE | share::WANT_NO_DELEG,
+                share_deny: share::DENY_NONE,
+                owner: state_owner(owner),
+                how: self.how(&open),
+                claim: OpenClaim::Null(written.clone()),
+            }),
+            ArgOp::GetFh,
+            ArgOp::Write(WriteArgs { stateid: Stateid::CURRENT, offset: 0, stable: options.stable, data }),
+            ArgOp::Close(CloseArgs { seqid: 0, open_stateid: Stateid::CURRENT }),
+        ];
+        if options.via.is_some() {
+            ops.extend([ArgOp::RestoreFh, rename(&written, &name)]);
+        }
+        let tail = self.run_at(&dir, ops, true).await.map_err(|e| e.at(place.shown()))?;
+        let (opened, wrote) = (found_open(&tail), found_write(&tail));
+        let (Some(opened), true) = (opened, tail.results.len() > 2) else {
+            return Err(tail.error().at(place.shown()));
+        };
+        let fh = tail.fh()?;
+        self.return_delegation(&fh, &opened.delegation);
+        let closed = tail.results.iter().any(|r| matches!(r, ResOp::Close(Ok(_))));
+        if !closed {
+            // A WRITE (or CLOSE) that failed leaves the file open.
+            let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
+            let _ = self.call(vec![putfh(&fh), close], false).await;
+        }
+        let short = wrote.as_ref().is_none_or(|w| w.count as usize != len);
+        if let (true, false, Some(wrote)) = (tail.status.is_ok(), short, wrote) {
+            return Ok((fh, wrote));
+        }
+        // A short WRITE with a RENAME behind it has replaced the target by a part: say so rather than hide it.
+        let e = if tail.status.is_ok() { Error::status(OpNum::WRITE, Status::NOSPC) } else { tail.error() };
+        if options.via.is_some() {
+            let _ = self.run_at(&dir, vec![remove(&written)], true).await;
+        }
+        Err(e.at(place.shown()))
+    }
+
+    /// Reads a whole file of at most `most` bytes in one round trip (OPEN, READ, CLOSE). `None` when it is longer;
+    /// then it takes a [`File`].
+    ///
+    /// # Errors
+    ///
+    /// The server's.
+    pub async fn get(&self, place: impl Into<Place>, most: u32) -> Result<Option<(Node, Bytes)>> {
+        let place = place.into();
+        let (largest, _) = self.client().io_limits().await?;
+        let (dir, name) = place.split()?;
+        let open = ArgOp::Open(OpenArgs {
+            seqid: 0,
+            share_access: share::ACCESS_READ | share::WANT_NO_DELEG,
+            share_deny: share::DENY_NONE,
+            owner: state_owner(self.client().inner().opens.new_owner()),
+            how: OpenHow::NoCreate,
+            claim: OpenClaim::Null(name),
+        });
+        let room = largest.saturating_sub(2048).max(512);
+        let ops = vec![
+            open,
+            ArgOp::GetFh,
+            ArgOp::Read(ReadArgs { stateid: Stateid::CURRENT, offset: 0, count: most.min(room) }),
+            ArgOp::Close(CloseArgs { seqid: 0, open_stateid: Stateid::CURRENT }),
+            getattr(STAT),
+        ];
+        let mut tail = self.run_at(&dir, ops, false).await?;
+        let Some(opened) = found_open(&tail) else {
+            let e = tail.error();
+            if e.is(Status::SYMLINK) {
+                let target = Box::pin(self.behind_link(&place)).await?;
+                return Box::pin(self.get(target, most)).await;
+            }
+            return Err(e.at(place.shown()));
+        };
+        let fh = tail.fh()?;
+        self.return_delegation(&fh, &opened.delegation);
+        if !tail.results.iter().any(|r| matches!(r, ResOp::Close(Ok(_)))) {
+            let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
+            let _ = self.call(vec![putfh(&fh), close], false).await;
+        }
+        if !tail.status.is_ok() {
+            return Err(tail.error().at(place.shown()));
+        }
+        let attrs = tail.attrs()?;
+        let read = tail.results.into_iter().find_map(|r| match r {
+            ResOp::Read(Ok(ok)) => Some(ok),
+            _ => None,
+        });
+        let read = read.ok_or_else(|| Error::protocol("no READ in the reply"))?;
+        Ok(read.eof.then_some((Node { fh, attrs }, read.data)))
+    }
+}
+
+fn set_size_zero() -> ArgOp {
+    let attrs = Attrs { size: Some(0), ..Attrs::default() };
+    ArgOp::Setattr(SetattrArgs { stateid: Stateid::CURRENT, attrs: (&attrs).into() })
+}
+
+fn rename(old: &Bytes, new: &Bytes) -> ArgOp {
+    ArgOp::Rename(dhow_proto::v4::ops::RenameArgs { old_name: old.clone(), new_name: new.clone() })
+}
+
+fn remove(target: &Bytes) -> ArgOp {
+    ArgOp::Remove(dhow_proto::v4::ops::RemoveArgs { target: target.clone() })
+}
+
+fn found_open(tail: &Tail) -> Option<OpenOk> {
+    tail.results.iter().find_map(|r| match r {
+        ResOp::Open(Ok(ok)) => Some(ok.clone()),
+        _ => None,
+    })
+}
+
+fn found_write(tail: &Tail) -> Option<WriteOk> {
+    tail.results.iter().find_map(|r| match r {
+        ResOp::Write(Ok(ok)) => Some(ok.clone()),
+        _ => None,
+    })
+}

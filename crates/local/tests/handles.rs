@@ -1,5 +1,7 @@
 //! Handles: renames, restarts, rubbish, and finding objects without the privilege to open by handle.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::time::Duration;

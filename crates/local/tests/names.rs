@@ -1,5 +1,7 @@
 //! Names in directories, and listings.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 mod common;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
 //! Trees to test on: one on the disk filesystem of the temporary directory, one on tmpfs.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,0 +1,177 @@
+//! OPEN, OPEN_DOWNGRADE, CLOSE, I/O.
+
+use crate::common::*;
+use dhow_state::*;
+
+const R: Share = Share::READ;
+const W: Share = Share::WRITE;
+const RW: Share = Share::BOTH;
+const N: Share = Share::NONE;
+
+#[test]
+fn an_open_by_the_same_owner_adds_to_the_first() {
+    // RFC 8881 9.9.
+    let s = server();
+    let c = C::new(&s, "c", t(0));
+    let a = c.open("f", "o", R, N, t(0)).unwrap();
+    assert_eq!(a.seqid, 1);
+    assert_eq!(c.io("f", &a, IoKind::Write, t(0)).unwrap_err(), Status::OPENMODE.into());
+    let plan = c.plan("f", "o", W, N, t(0)).unwrap();
+    assert_eq!((plan.existing(), plan.access()), (Some(&1), RW));
+    let done = plan.commit(2).unwrap();
+    assert_eq!((done.stateid.other, done.stateid.seqid, done.replaced), (a.other, 2, Some(1)));
+    assert_eq!(c.io("f", &a, IoKind::Write, t(0)).unwrap_err(), Status::OLD_STATEID.into());
+    let io = c.io("f", &Stateid { seqid: 0, ..a }, IoKind::Write, t(0)).unwrap();
+    assert_eq!(io.open(), Some(&2));
+    drop(io);
+    assert_eq!(s.counts().opens, 1);
+    // "The increment is required in cases in which the upgrade results in no change to the open mode."
+    assert_eq!(c.open("f", "o", R, N, t(0)).unwrap().seqid, 3);
+    // Another owner is another open.
+    assert_ne!(c.open("f", "p", R, N, t(0)).unwrap().other, a.other);
+}
+
+#[test]
+fn reservations_count_until_they_are_dropped() {
+    // RFC 8881 9.7, and between plan and commit.
+    let s = server();
+    let (a, b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    let plan = a.plan("f", "o", RW, W, t(0)).unwrap();
+    assert_eq!(b.open("f", "o", W, N, t(0)).unwrap_err(), Status::DELAY.into());
+    drop(plan);
+    assert_eq!(s.counts().files, 0);
+    let sid = a.open("f", "o", RW, W, t(0)).unwrap();
+    assert_eq!(b.open("f", "o", W, N, t(0)).unwrap_err(), Status::SHARE_DENIED.into());
+    assert_eq!(b.open("f", "o", R, R, t(0)).unwrap_err(), Status::SHARE_DENIED.into());
+    assert!(b.open("f", "o", R, N, t(0)).is_ok());
+    assert_eq!(a.open("f", "o2", W, N, t(0)).unwrap_err(), Status::SHARE_DENIED.into(), "own opens count too");
+    a.close("f", &sid).unwrap();
+    assert!(b.open("f", "o", W, N, t(0)).is_ok());
+}
+
+#[test]
+fn special_stateids_meet_share_reservations() {
+    // RFC 8881 8.2.3.
+    let s = server();
+    let (a, b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    for k in [IoKind::Read, IoKind::Write] {
+        assert!(b.io("f", &Stateid::ANONYMOUS, k, t(0)).unwrap().open().is_none());
+    }
+    a.open("f", "o", R, RW, t(0)).unwrap();
+    for sid in [Stateid::ANONYMOUS, Stateid::READ_BYPASS] {
+        assert_eq!(b.io("f", &sid, IoKind::Write, t(0)).unwrap_err(), Status::LOCKED.into());
+    }
+    assert_eq!(b.io("f", &Stateid::ANONYMOUS, IoKind::Read, t(0)).unwrap_err(), Status::LOCKED.into());
+    assert!(b.io("f", &Stateid::READ_BYPASS, IoKind::Read, t(0)).is_ok());
+    for sid in [Stateid::INVALID, Stateid::CURRENT, Stateid { seqid: 5, other: [0xff; 12] }] {
+        assert_eq!(b.io("f", &sid, IoKind::Read, t(0)).unwrap_err(), Status::BAD_STATEID.into());
+    }
+}
+
+#[test]
+fn a_stateid_is_good_for_its_client_and_file_only() {
+    // RFC 8881 8.2.4.
+    let s = server();
+    let (a, b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    let sid = a.open("f", "o", R, N, t(0)).unwrap();
+    let bad = Refused::from(Status::BAD_STATEID);
+    assert_eq!(b.io("f", &sid, IoKind::Read, t(0)).unwrap_err(), bad);
+    assert_eq!(a.io("g", &sid, IoKind::Read, t(0)).unwrap_err(), bad);
+    assert_eq!(a.io("f", &Stateid { seqid: 2, ..sid }, IoKind::Read, t(0)).unwrap_err(), bad);
+    let mut forged = sid;
+    for i in 0..12 {
+        forged.other[i] ^= 0x40;
+        assert_eq!(a.io("f", &forged, IoKind::Read, t(0)).unwrap_err(), bad, "byte {i}");
+        forged.other[i] ^= 0x40;
+    }
+    assert_eq!(b.close("f", &sid).unwrap_err(), Status::BAD_STATEID);
+    a.close("f", &sid).unwrap();
+    assert_eq!(a.io("f", &sid, IoKind::Read, t(0)).unwrap_err(), bad);
+    assert_eq!(a.close("f", &sid).unwrap_err(), Status::BAD_STATEID);
+    assert_eq!(s.counts().files, 0);
+}
+
+#[test]
+fn downgrades_go_to_what_was_asked_for() {
+    // RFC 8881 18.18.
+    let s = server();
+    let (a, b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    a.open("f", "o", R, N, t(0)).unwrap();
+    let sid = a.open("f", "o", RW, W, t(0)).unwrap();
+    let key = file("f");
+    let down = |sid: &Stateid, acc, deny| s.plan_downgrade(&a.me, &key, sid, acc, deny);
+    assert_eq!(down(&sid, W, N).unwrap_err(), Status::INVAL, "never opened for writing alone");
+    assert_eq!(down(&sid, N, N).unwrap_err(), Status::INVAL);
+    assert_eq!(down(&sid, R, R).unwrap_err(), Status::INVAL);
+    assert_eq!(b.open("f", "o", W, N, t(0)).unwrap_err(), Status::SHARE_DENIED.into());
+    let done = down(&sid, R, N).unwrap().commit(9).unwrap();
+    assert_eq!((done.stateid.seqid, done.replaced), (3, Some(1)));
+    assert_eq!(down(&sid, R, N).unwrap_err(), Status::OLD_STATEID);
+    assert!(b.open("f", "o", W, N, t(0)).is_ok());
+    assert_eq!(a.io("f", &done.stateid, IoKind::Write, t(0)).unwrap_err(), Status::OPENMODE.into());
+    assert_eq!(down(&done.stateid, RW, N).unwrap_err(), Status::INVAL, "given up is given up");
+}
+
+#[test]
+fn close_waits_for_io_and_takes_no_more() {
+    let s = server();
+    let c = C::new(&s, "c", t(0));
+    let sid = c.open("f", "o", RW, N, t(0)).unwrap();
+    let io = c.io("f", &sid, IoKind::Write, t(0)).unwrap();
+    let key = file("f");
+    {
+        let plan = s.plan_close(&c.me, &key, &sid).unwrap();
+        assert!(!ready(plan.drain()));
+        assert_eq!(c.io("f", &sid, IoKind::Read, t(0)).unwrap_err(), Status::DELAY.into());
+        assert_eq!(c.open("f", "o", R, N, t(0)).unwrap_err(), Status::DELAY.into());
+    }
+    // Given up: open as before.
+    let second = c.io("f", &sid, IoKind::Read, t(0)).unwrap();
+    let plan = s.plan_close(&c.me, &key, &sid).unwrap();
+    drop(io);
+    assert!(!ready(plan.drain()));
+    assert_eq!(second.into_open(), Some(1), "a copy takes the file along, not the leave");
+    assert!(ready(plan.drain()));
+    assert!(matches!(plan.commit()[..], [Effect::Close(1)]));
+}
+
+#[test]
+fn an_open_is_not_committed_for_a_client_that_is_gone() {
+    let s = server();
+    let c = C::new(&s, "c", t(0));
+    let plan = c.plan("f", "o", R, N, t(0)).unwrap();
+    let new = s.exchange_id(&exchange("c", 2, 0), t(0)).unwrap();
+    let made = s.create_session(ConnId(4), 1, &session_args(new.client, 1), &who(0), t(0)).unwrap();
+    assert_eq!(made.retire, Some(c.id));
+    assert_eq!(plan.commit(5).unwrap_err(), (Status::BADSESSION, 5), "the token comes back to be closed");
+    retire(&s, c.id, t(0)).unwrap();
+    assert_eq!((s.counts().opens, s.counts().files), (0, 0));
+}
+
+#[test]
+fn nothing_is_committed_before_the_client_is_recorded() {
+    // RFC 8881 8.4.3.
+    let s = server();
+    let e = s.exchange_id(&exchange("c", 1, 0), t(0)).unwrap();
+    s.create_session(ConnId(1), 1, &session_args(e.client, 1), &who(0), t(0)).unwrap();
+    let me = s.client(e.client).unwrap();
+    let _ = s.reclaim_complete(&me).unwrap();
+    assert_eq!(me.needs_record(), Some(ClientRecord { owner: owner_id("c") }));
+    let (f, o) = (file("f"), bytes("o"));
+    let req = OpenRequest { file: &f, owner: &o, access: R, deny: N, claim: Claim::New };
+    let plan = s.plan_open(&me, &req, t(0)).unwrap();
+    assert_eq!(plan.commit(1).unwrap_err().0, Status::SERVERFAULT);
+    me.recorded();
+    assert!(s.plan_open(&me, &req, t(0)).unwrap().commit(1).is_ok());
+}
+
+#[test]
+fn opens_are_bounded() {
+    let s = server_with(Limits { opens_per_client: 3, ..limits() }, &[]);
+    let c = C::new(&s, "c", t(0));
+    for i in 0..3 {
+        c.open(&format!("f{i}"), "o", R, N, t(0)).unwrap();
+    }
+    assert_eq!(c.open("more", "o", R, N, t(0)).unwrap_err(), Status::SERVERFAULT.into());
+    assert!(C::new(&s, "d", t(0)).open("more", "o", R, N, t(0)).is_ok(), "others are not concerned");
+}

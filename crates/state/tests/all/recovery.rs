@@ -1,0 +1,104 @@
+//! Grace and reclaim (RFC 8881 8.4.2.1, 9.11, 18.51; case B31).
+
+use crate::common::*;
+use dhow_state::*;
+
+fn reclaim(c: &C, f: &str, claim: Claim, now: Time) -> Result<Stateid, Refused> {
+    let (f, o) = (file(f), bytes("o"));
+    let req = OpenRequest { file: &f, owner: &o, access: Share::BOTH, deny: Share::NONE, claim };
+    Ok(c.s.plan_open(&c.me, &req, now)?.commit(1).unwrap().stateid)
+}
+
+#[test]
+fn a_fresh_server_grants_at_once() {
+    let s = server();
+    assert!(!s.in_grace());
+    let c = C::new(&s, "c", t(0));
+    assert!(c.open("f", "o", Share::READ, Share::NONE, t(0)).is_ok());
+    assert_eq!(reclaim(&c, "g", Claim::Reclaim, t(0)).unwrap_err(), Status::NO_GRACE.into());
+}
+
+#[test]
+fn new_state_waits_for_reclaim_complete() {
+    // RFC 8881 18.51.3.
+    let s = server();
+    let c = C::reclaiming(&s, "c", t(0));
+    assert_eq!(c.open("f", "o", Share::READ, Share::NONE, t(0)).unwrap_err(), Status::GRACE.into());
+    assert!(s.reclaim_complete(&c.me).unwrap().is_empty());
+    assert!(c.open("f", "o", Share::READ, Share::NONE, t(0)).is_ok());
+    assert_eq!(s.reclaim_complete(&c.me).unwrap_err(), Status::COMPLETE_ALREADY);
+}
+
+#[test]
+fn known_clients_reclaim_and_the_last_ends_grace() {
+    let s = server_with(limits(), &["a", "b"]);
+    assert!(s.in_grace());
+    let a = C::reclaiming(&s, "a", t(1));
+    let stranger = C::new(&s, "x", t(1));
+    assert_eq!(stranger.open("f", "o", Share::READ, Share::NONE, t(1)).unwrap_err(), Status::GRACE.into());
+    assert_eq!(reclaim(&stranger, "f", Claim::Reclaim, t(1)).unwrap_err(), Status::NO_GRACE.into());
+    let sid = reclaim(&a, "f", Claim::Reclaim, t(1)).unwrap();
+    assert_eq!(reclaim(&a, "g", Claim::New, t(1)).unwrap_err(), Status::GRACE.into());
+
+    // I/O: under the reclaimed open; not under a special stateid, for somebody may still reclaim a deny.
+    assert!(a.io("f", &sid, IoKind::Write, t(1)).is_ok());
+    assert_eq!(a.io("f", &Stateid::ANONYMOUS, IoKind::Write, t(1)).unwrap_err(), Status::GRACE.into());
+
+    // Locks.
+    let (f, o) = (file("f"), bytes("l"));
+    let locker = Locker::New { open: &sid, owner: &o };
+    let req = LockRequest { file: &f, locker, range: range(0, 9), kind: LockKind::Write, claim: Claim::New };
+    assert_eq!(s.plan_lock(&a.me, &req, t(1)).unwrap_err(), Status::GRACE.into());
+    assert_eq!(s.test_lock(&stranger.me, &f, &o, range(0, 0), LockKind::Read, t(1)), Err(Status::GRACE.into()));
+    let req = LockRequest { claim: Claim::Reclaim, ..req };
+    let lock = s.plan_lock(&a.me, &req, t(1)).unwrap().commit().unwrap();
+    assert_eq!(lock.seqid, 1);
+
+    assert!(s.reclaim_complete(&a.me).unwrap().is_empty());
+    assert_eq!(reclaim(&a, "h", Claim::Reclaim, t(2)).unwrap_err(), Status::NO_GRACE.into());
+    let b = C::reclaiming(&s, "b", t(3));
+    assert!(matches!(s.reclaim_complete(&b.me).unwrap()[..], [Effect::GraceEnded]));
+    assert!(!s.in_grace());
+    assert!(stranger.open("f", "o", Share::READ, Share::NONE, t(3)).is_ok());
+}
+
+#[test]
+fn time_up_forgets_those_who_did_not_finish_before_it_grants() {
+    // RFC 8881 8.4.3: the client that was cut off may not reclaim at the restart after this one.
+    let s = server_with(limits(), &["a", "b"]);
+    let a = C::reclaiming(&s, "a", t(1));
+    reclaim(&a, "f", Claim::Reclaim, t(1)).unwrap();
+    let x = C::new(&s, "x", t(80));
+    let effects = s.tick(t(90));
+    assert!(matches!(&effects[..], [Effect::EndGrace(o)] if *o == [owner_id("a"), owner_id("b")]));
+    assert_eq!(x.open("g", "o", Share::READ, Share::NONE, t(90)).unwrap_err(), Status::GRACE.into());
+    assert_eq!(reclaim(&a, "g", Claim::Reclaim, t(90)).unwrap_err(), Status::NO_GRACE.into());
+    s.grace_over();
+    assert!(x.open("g", "o", Share::READ, Share::NONE, t(90)).is_ok());
+    assert!(a.me.needs_record().is_some(), "what it reclaimed is protected again once it is recorded");
+    assert!(s.reclaim_complete(&a.me).unwrap().is_empty());
+}
+
+#[test]
+fn a_client_that_comes_back_is_known_to_be_recorded() {
+    let s = server_with(limits(), &["a"]);
+    let e = s.exchange_id(&exchange("a", 1, 0), t(0)).unwrap();
+    s.create_session(ConnId(1), 1, &session_args(e.client, 1), &who(0), t(0)).unwrap();
+    let a = s.client(e.client).unwrap();
+    assert!(a.needs_record().is_none());
+    s.destroy_session(ConnId(1), s.session(SessionId::default()).map_or_else(|| only_session(&s, &a), |x| x.id()))
+        .unwrap();
+    assert_eq!(s.destroy_client(e.client, None, t(0)), Ok(Some(e.client)));
+    assert_eq!(
+        retire(&s, e.client, t(0)).unwrap().1,
+        Some(owner_id("a")),
+        "so that the next start has no grace for it"
+    );
+}
+
+fn only_session(s: &S, c: &Client) -> SessionId {
+    let cb = s.callback(c.id(), None).unwrap();
+    let id = cb.session().id();
+    cb.refused();
+    id
+}

@@ -54,7 +54,13 @@ impl Export {
     /// What clients are told for a filesystem of this export: distinct from those of other exports, and never that of
     /// the pseudo-root, so that clients notice every crossing (RFC 8881 7.7). Constant over restarts.
     pub fn fsid(&self, fsid: FsId) -> FsId {
-        if self.is_pseudo() { fsid } else { FsId { major: fsid.major ^ (u64::from(self.id) << 32) | 1, ..fsid } }
+        if self.is_pseudo() {
+            return fsid;
+        }
+        match (FsId { major: fsid.major ^ (u64::from(self.id) << 32), ..fsid }) {
+            FsId { major: 0, minor: 0 } => FsId { major: 1, minor: 0 },
+            other => other,
+        }
     }
 }
 

@@ -22,8 +22,11 @@ use tokio::task::JoinSet;
 /// How long exports are waited for at the start.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// Bytes of headers around the payload of the largest request.
+/// Bytes of headers around the payload of the largest record accepted.
 const HEADERS: usize = 64 << 10;
+
+/// Bytes that a session allows around the largest payload: RPC header, SEQUENCE, handle, and some operations more.
+const AROUND_IO: u32 = 4096;
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +66,11 @@ impl Server {
     /// # Errors
     /// As [`StartError`] says; nothing runs then.
     pub async fn start_observed(config: ServerConfig, hook: Option<StatusHook>) -> Result<Running, StartError> {
-        let ServerConfig { listen, exports, limits, state, copy, identity, store } = config;
+        let ServerConfig { listen, exports, limits, mut state, copy, identity, store } = config;
+        // A session must be able to carry the largest READ and WRITE that the attributes promise.
+        let largest = limits.max_io.saturating_add(AROUND_IO);
+        state.max_request = state.max_request.max(largest);
+        state.max_reply = state.max_reply.max(largest);
         let exports = Exports::new(exports, now())?;
         let max_connections = limits.connections;
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };

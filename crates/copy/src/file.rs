@@ -43,6 +43,8 @@ pub struct Options {
     pub preserve: bool,
     /// With `preserve`, set owner and group too.
     pub owner: bool,
+    /// The mode of new files, whatever the source's is; `None`: as `preserve` and `umask` say.
+    pub mode: Option<u32>,
     /// Durability.
     pub sync: Sync,
     /// One of many files: what costs the fewest calls is better than what moves the fewest bytes.
@@ -65,11 +67,11 @@ impl Options {
     /// The attributes that a copy of `meta` is given at its end.
     pub(crate) fn kept(&self, meta: &Meta) -> SetMeta {
         if !self.preserve {
-            return SetMeta::default();
+            return SetMeta { mode: self.mode, ..SetMeta::default() };
         }
         let owner = |id: Option<u32>| id.filter(|_| self.owner);
         SetMeta {
-            mode: Some(meta.mode),
+            mode: Some(self.mode.unwrap_or(meta.mode)),
             uid: owner(meta.uid),
             gid: owner(meta.gid),
             atime: Some(meta.atime),
@@ -79,8 +81,10 @@ impl Options {
 
     /// The mode that a copy of `meta` is created with. When it will be given another owner, nobody else may read it
     /// before it has that.
-    pub(crate) fn mode(&self, meta: &Meta, replaced: Option<&Meta>) -> u32 {
-        if self.preserve {
+    pub(crate) fn mode_at_first(&self, meta: &Meta, replaced: Option<&Meta>) -> u32 {
+        if let Some(mode) = self.mode {
+            mode & 0o777
+        } else if self.preserve {
             if self.owner { meta.mode & 0o700 } else { meta.mode & 0o777 }
         } else {
             replaced.map_or(meta.mode & 0o777 & !self.umask, |old| old.mode & 0o777)
@@ -186,7 +190,7 @@ async fn small(
     let sync = options.syncs(&**to.0);
     let old = known.replaced.filter(|old| old.kind == Kind::File);
     let bytes = data.len() as u64;
-    to.0.write_small(to.1, data, options.mode(&meta, old), &options.kept(&meta), sync).await?;
+    to.0.write_small(to.1, data, options.mode_at_first(&meta, old), &options.kept(&meta), sync).await?;
     progress.moved(bytes);
     Ok(Some((Method::ReadWrite, bytes, sync, Vec::new())))
 }
@@ -221,7 +225,7 @@ async fn into_place(
     replaceable((meta, from), (to, shown), replaced)?;
     let old = replaced.filter(|old| old.kind == Kind::File);
     // Not under `run`: a create that was dropped half-way could leave a file nobody knows.
-    let sink = to.0.create(to.1, options.mode(meta, old)).await?;
+    let sink = to.0.create(to.1, options.mode_at_first(meta, old)).await?;
     let sync = options.syncs(&**to.0);
     let moved = options.cancel.run(move_bytes(source, &*sink, &**to.0, shown, sync, options, progress)).await;
     match moved {

@@ -6,7 +6,7 @@
 //! | `local`, `nfs` | the two endpoints |
 //! | `file` | one file: method, temporary name, durability |
 //! | `pipeline` | bytes through this process |
-//! | `tree` | trees: many files in flight |
+//! | `tree`, `trees` | copying, making and removing trees: many objects in flight |
 //! | `progress` | events, and how to stop |
 //!
 //! Nothing here prints. A new file is written under a temporary name (`.name.dhow-XXXXXXXX`) in the directory where
@@ -22,13 +22,16 @@ mod pipeline;
 mod progress;
 mod temp;
 mod tree;
+mod trees;
 
 pub use endpoint::{
     Calls, Endpoint, Entry, Kind, Meta, Method, Moved, Offload, Pages, SetMeta, Sink, Source, Synced, Time,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use file::{Choice, FileReport, Known, Options, Sync, calls_of, copy_file};
-pub use local::{Local, umask};
+pub use local::{Local, is_superuser, umask};
+pub use nfs::NfsEndpoint;
 pub use pipeline::{WINDOW, drain, fill};
 pub use progress::{Cancel, Event, Progress, Stop};
 pub use tree::{TreeOptions, TreeReport, copy_tree};
+pub use trees::{make_dirs, remove_tree};

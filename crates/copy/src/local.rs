@@ -568,3 +568,8 @@ pub fn umask() -> u32 {
     let mask = status.lines().find_map(|l| l.strip_prefix("Umask:"));
     mask.and_then(|m| u32::from_str_radix(m.trim(), 8).ok()).unwrap_or(0o022)
 }
+
+/// Whether this process acts as the superuser, who may give files away.
+pub fn is_superuser() -> bool {
+    rustix::process::geteuid().is_root()
+}

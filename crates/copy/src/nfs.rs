@@ -1,1 +1,775 @@
-//! An NFS export, through the client library.
+//! An NFS server, through the client library.
+
+use crate::endpoint::{
+    Endpoint, Entry, Kind, Meta, Method, Moved, Offload, Pages, SetMeta, Sink, Source, Synced, Time, file_name,
+};
+use crate::{Calls, Error, ErrorKind, Result, temp};
+use async_trait::async_trait;
+use bytes::Bytes;
+use dhow_client::v4::ops::{CreateType, DataContent, OffloadArgs, PutFhArgs, RenameArgs, SetattrArgs};
+use dhow_client::v4::{
+    ArgOp, Attrs, FileHandle, FileType, NfsTime, OpNum, ResOp, SetTime, SpecData, StableHow, Stateid, Status, Verifier,
+};
+use dhow_client::{
+    CallOptions, Client, ClientConfig, Copied, CopyBegun, CopyOptions, Create, DirStream, File, Fs, NfsUrl, Node,
+    OpenOptions, Place, PutOptions, RunningCopy, STAT,
+};
+use std::any::Any;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Entries of a page of a listing.
+const PAGE: usize = 256;
+/// Files of up to so many bytes are read in one call and written in one.
+const SMALL: u32 = 64 << 10;
+/// Directories whose handles are remembered.
+const DIRS: usize = 4096;
+
+/// A server that files are copied from or to. Paths are those of its one tree, from the root.
+pub struct NfsEndpoint {
+    fs: Fs,
+    /// `host:port`, or `host` with the usual port, for messages.
+    url: NfsUrl,
+    /// `so_major_id` and `server_scope`: equal for two addresses of one server (RFC 8881 2.10.5).
+    identity: Option<(Bytes, Bytes)>,
+    /// Handles of directories that were looked at: what is below them is reached without walking again.
+    dirs: Mutex<HashMap<PathBuf, FileHandle>>,
+    /// What this server turned out not to do, by filesystem.
+    cannot: Mutex<HashSet<(Method, (u64, u64))>>,
+    no_seek: Arc<AtomicBool>,
+}
+
+impl NfsEndpoint {
+    /// Connects to the server of `url` as the user of this process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], with what the user can do about it.
+    pub async fn connect(url: &NfsUrl) -> Result<Self> {
+        let place = url.authority();
+        let config = ClientConfig::for_url(url).await.map_err(|e| {
+            Error::with(ErrorKind::Unreachable, place.clone(), format!("cannot find the address of the server: {e}"))
+        })?;
+        let client = Client::connect(config).await.map_err(|e| failure(&e, place.clone()))?;
+        let info = client.session_info().await.map_err(|e| failure(&e, place.clone()))?;
+        let identity = info.server.map(|s| (s.server_owner.major_id, s.server_scope));
+        Ok(Self {
+            fs: client.fs(),
+            url: url.clone(),
+            identity,
+            dirs: Mutex::default(),
+            cannot: Mutex::default(),
+            no_seek: Arc::default(),
+        })
+    }
+
+    /// The tree of the server.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The client underneath.
+    pub fn client(&self) -> &Client {
+        self.fs.client()
+    }
+
+    /// Whether both lead to one server, be it under two names.
+    pub fn same_server(&self, other: &Self) -> bool {
+        self.identity.is_some() && self.identity == other.identity
+    }
+
+    /// Ends the session.
+    pub async fn close(&self) {
+        if let Err(e) = self.client().close().await {
+            // The server ends it when the lease runs out.
+            tracing::debug!(error = %e, "cannot end the session");
+        }
+    }
+
+    fn err(&self, path: &Path) -> impl FnOnce(dhow_client::Error) -> Error {
+        let shown = self.shown(path);
+        move |e| failure(&e, shown)
+    }
+
+    /// The object at `path`, by the handle of its directory if that is known.
+    fn place(&self, path: &Path) -> Place {
+        if let Some((dir, name)) = self.known_dir(path) {
+            return Place::Entry(dir, name);
+        }
+        Place::Path(Bytes::copy_from_slice(path.as_os_str().as_bytes()))
+    }
+
+    fn known_dir(&self, path: &Path) -> Option<(FileHandle, Bytes)> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        let dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        dirs.get(parent).map(|fh| (fh.clone(), Bytes::copy_from_slice(name.as_bytes())))
+    }
+
+    fn remember(&self, path: &Path, node: &Node) {
+        if node.is_dir() {
+            let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+            if dirs.len() >= DIRS {
+                dirs.clear();
+            }
+            dirs.insert(path.to_owned(), node.fh.clone());
+        }
+    }
+
+    /// A directory got another name, or is gone.
+    fn forget_dirs(&self) {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn rename_within(&self, from: &Path, to: &Path) -> Result<()> {
+        self.fs.rename(self.place(from), self.place(to)).await.map_err(self.err(to))
+    }
+}
+
+impl std::fmt::Debug for NfsEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NfsEndpoint({})", self.url.authority())
+    }
+}
+
+/// An error of the client library, in this crate's words.
+pub(crate) fn failure(error: &dhow_client::Error, place: impl Into<String>) -> Error {
+    use dhow_client::Error as E;
+    let kind = match error {
+        E::Status { status, .. } => match *status {
+            Status::NOENT => ErrorKind::NotFound,
+            Status::EXIST => ErrorKind::Exists,
+            Status::NOTDIR => ErrorKind::NotDirectory,
+            Status::ISDIR => ErrorKind::IsDirectory,
+            Status::NOTEMPTY => ErrorKind::NotEmpty,
+            Status::ACCESS | Status::PERM => ErrorKind::Permission,
+            Status::NOSPC | Status::DQUOT => ErrorKind::NoSpace,
+            Status::ROFS => ErrorKind::ReadOnly,
+            Status::NAMETOOLONG | Status::BADNAME | Status::BADCHAR => ErrorKind::BadName,
+            Status::FBIG => ErrorKind::TooBig,
+            Status::STALE => ErrorKind::Stale,
+            Status::LOCKED | Status::SHARE_DENIED | Status::FILE_OPEN => ErrorKind::Busy,
+            Status::WRONG_TYPE => ErrorKind::NotRegular,
+            status if is_refusal(status) => {
+                return Error::with(ErrorKind::Unsupported, place, without_path(error));
+            }
+            _ => return Error::with(ErrorKind::Io, place, without_path(error)),
+        },
+        E::TooManyLinks(_) => ErrorKind::Loop,
+        E::WritesLost | E::CopyLost => ErrorKind::DataLost,
+        E::Auth(_) => return Error::with(ErrorKind::Permission, place, error.to_string()),
+        E::Argument(_) => return Error::with(ErrorKind::BadName, place, error.to_string()),
+        E::Closed | E::TimedOut(_) | E::Unsupported(_) | E::Io { .. } => {
+            return Error::with(ErrorKind::Unreachable, place, error.to_string());
+        }
+        _ => return Error::with(ErrorKind::Io, place, error.to_string()),
+    };
+    Error::new(kind, place)
+}
+
+/// Statuses that say "not this way" and nothing about the file: another method may work.
+fn is_refusal(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NOTSUPP
+            | Status::OP_ILLEGAL
+            | Status::XDEV
+            | Status::INVAL
+            | Status::OFFLOAD_DENIED
+            | Status::OFFLOAD_NO_REQS
+            | Status::UNION_NOTSUPP
+            | Status::WRONG_LFS
+            | Status::PARTNER_NOTSUPP
+    )
+}
+
+/// The message without the path, which is put before it in another form.
+fn without_path(error: &dhow_client::Error) -> String {
+    match error {
+        dhow_client::Error::Status { op, status, .. } => {
+            dhow_client::Error::Status { op: *op, status: *status, path: None }.to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn time(t: Option<NfsTime>) -> Time {
+    t.map_or(Time::default(), |t| Time { secs: t.secs, nanos: t.nanos })
+}
+
+/// Owners are numbers as text with AUTH_SYS (RFC 8881 5.9); a name from elsewhere means nothing here.
+fn id(text: Option<&Bytes>) -> Option<u32> {
+    std::str::from_utf8(text?).ok()?.parse().ok()
+}
+
+fn meta_of(a: &Attrs) -> Meta {
+    let device = a.rawdev.map_or((0, 0), |d| (d.major, d.minor));
+    let kind = match a.file_type {
+        Some(FileType::DIR) => Kind::Dir,
+        Some(FileType::LNK) => Kind::Symlink,
+        Some(FileType::FIFO) => Kind::Fifo,
+        Some(FileType::SOCK) => Kind::Socket,
+        Some(FileType::BLK) => Kind::Block(device.0, device.1),
+        Some(FileType::CHR) => Kind::Char(device.0, device.1),
+        _ => Kind::File,
+    };
+    let size = a.size.unwrap_or(0);
+    let fsid = a.fsid.map_or((0, 0), |f| (f.major, f.minor));
+    Meta {
+        kind,
+        mode: a.mode.unwrap_or(0) & 0o7777,
+        uid: id(a.owner.as_ref()),
+        gid: id(a.owner_group.as_ref()),
+        size,
+        used: a.space_used.unwrap_or(size),
+        nlink: a.numlinks.unwrap_or(1),
+        id: (fsid.0, fsid.1, a.fileid.unwrap_or(0)),
+        atime: time(a.time_access),
+        mtime: time(a.time_modify),
+        ctime: time(a.time_metadata),
+    }
+}
+
+fn attrs_of(set: &SetMeta) -> Attrs {
+    let time = |t: Option<Time>| t.map(|t| SetTime::Client(NfsTime { secs: t.secs, nanos: t.nanos }));
+    let owner = |id: Option<u32>| id.map(|id| Bytes::from(id.to_string()));
+    Attrs {
+        mode: set.mode,
+        owner: owner(set.uid),
+        owner_group: owner(set.gid),
+        time_access_set: time(set.atime),
+        time_modify_set: time(set.mtime),
+        ..Attrs::default()
+    }
+}
+
+struct NfsSource {
+    file: File,
+    meta: Meta,
+    chunk: u32,
+    shown: String,
+    /// The server cannot say where holes are.
+    no_seek: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Source for NfsSource {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn chunk(&self) -> u32 {
+        self.chunk
+    }
+
+    async fn read(&self, offset: u64, len: u32) -> Result<Bytes> {
+        let read = self.file.read_full_at(offset, len).await;
+        Ok(read.map_err(|e| failure(&e, self.shown.clone()))?.data)
+    }
+
+    async fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
+        let size = self.meta.size;
+        if offset >= size {
+            return Ok(None);
+        }
+        // No holes: no need to ask for them.
+        if self.meta.used >= size || self.no_seek.load(Ordering::Relaxed) {
+            return Ok(Some(offset..size));
+        }
+        let start = match self.file.seek(offset, DataContent::DATA).await {
+            Ok(found) if found.eof || found.offset >= size => return Ok(None),
+            Ok(found) => found.offset,
+            // No data follows (RFC 7862 15.11.3).
+            Err(e) if e.is(Status::NXIO) => return Ok(None),
+            Err(e) if e.wire_status().is_some_and(is_refusal) => {
+                self.no_seek.store(true, Ordering::Relaxed);
+                return Ok(Some(offset..size));
+            }
+            Err(e) => return Err(failure(&e, self.shown.clone())),
+        };
+        let end = match self.file.seek(start, DataContent::HOLE).await {
+            Ok(found) if found.offset > start => found.offset.min(size),
+            _ => size,
+        };
+        Ok(Some(start..end))
+    }
+
+    async fn close(self: Box<Self>) -> Result<()> {
+        let shown = self.shown;
+        self.file.close().await.map_err(|e| failure(&e, shown))
+    }
+}
+
+/// Under which write verifier the data lies that is not known to be stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unstable {
+    Nothing,
+    Under(Verifier),
+    /// The verifier changed in between: some of it is lost.
+    Lost,
+}
+
+struct NfsSink {
+    file: Option<File>,
+    fs: Fs,
+    /// Of the directory, if it is known.
+    dir: Option<FileHandle>,
+    temp: PathBuf,
+    path: PathBuf,
+    places: (Place, Place),
+    chunk: u32,
+    shown: String,
+    unstable: Mutex<Unstable>,
+}
+
+impl NfsSink {
+    fn file(&self) -> Result<&File> {
+        self.file.as_ref().ok_or_else(|| Error::with(ErrorKind::Io, self.shown.clone(), "the file is closed"))
+    }
+
+    fn err(&self, e: &dhow_client::Error) -> Error {
+        failure(e, self.shown.clone())
+    }
+
+    /// Notes that data was written under `verifier`.
+    fn note(&self, committed: StableHow, verifier: Verifier) {
+        if committed == StableHow::FILE_SYNC {
+            return;
+        }
+        let mut unstable = self.unstable.lock().unwrap_or_else(PoisonError::into_inner);
+        *unstable = match *unstable {
+            Unstable::Nothing => Unstable::Under(verifier),
+            Unstable::Under(old) if old == verifier => Unstable::Under(old),
+            Unstable::Under(_) | Unstable::Lost => Unstable::Lost,
+        };
+    }
+
+    /// CLOSE, then the attributes and the name in one call.
+    async fn settle(&mut self, set: &SetMeta) -> Result<()> {
+        let file =
+            self.file.take().ok_or_else(|| Error::with(ErrorKind::Io, self.shown.clone(), "the file is closed"))?;
+        let fh = file.fh().clone();
+        file.close().await.map_err(|e| self.err(&e))?;
+        let attrs = attrs_of(set);
+        if let (Some(dir), false) = (&self.dir, set.is_empty()) {
+            let name = |path: &Path| Bytes::copy_from_slice(path.file_name().unwrap_or_default().as_bytes());
+            let put = |fh: &FileHandle| ArgOp::PutFh(PutFhArgs { object: fh.clone() });
+            let ops = vec![
+                put(&fh),
+                ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: (&attrs).into() }),
+                put(dir),
+                ArgOp::SaveFh,
+                ArgOp::Rename(RenameArgs { old_name: name(&self.temp), new_name: name(&self.path) }),
+            ];
+            let options = CallOptions { cache: true, ..CallOptions::default() };
+            let res = self.fs.client().compound(ops, options).await.map_err(|e| self.err(&e))?;
+            return match (res.status.is_ok(), res.results.last()) {
+                (true, _) => Ok(()),
+                (false, last) => {
+                    let op = last.map_or(OpNum::PUTFH, ResOp::op);
+                    Err(self.err(&dhow_client::Error::Status { op, status: res.status, path: None }))
+                }
+            };
+        }
+        if !set.is_empty() {
+            self.fs.setattr(&fh, &attrs).await.map_err(|e| self.err(&e))?;
+        }
+        self.fs.rename(&self.places.0, &self.places.1).await.map_err(|e| self.err(&e))
+    }
+
+    async fn remove(&mut self) {
+        if let Some(file) = self.file.take() {
+            // A file that could not be closed can be removed all the same.
+            let _ = file.close().await;
+        }
+        match self.fs.remove(&self.places.0).await {
+            Ok(()) => {}
+            Err(e) => tracing::warn!(file = %self.temp.display(), error = %e, "cannot remove an unfinished file"),
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for NfsSink {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn chunk(&self) -> u32 {
+        self.chunk
+    }
+
+    async fn write(&self, offset: u64, data: Bytes) -> Result<()> {
+        let done = self.file()?.write_all_at(offset, data, StableHow::UNSTABLE).await;
+        match done {
+            Ok(ok) => self.note(ok.committed, ok.verifier),
+            Err(dhow_client::Error::WritesLost) => {
+                *self.unstable.lock().unwrap_or_else(PoisonError::into_inner) = Unstable::Lost;
+            }
+            Err(e) => return Err(self.err(&e)),
+        }
+        Ok(())
+    }
+
+    async fn set_size(&self, size: u64) -> Result<()> {
+        self.file()?.set_size(size).await.map_err(|e| self.err(&e))
+    }
+
+    async fn sync(&self) -> Result<Synced> {
+        let unstable = {
+            let mut unstable = self.unstable.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *unstable, Unstable::Nothing)
+        };
+        match unstable {
+            Unstable::Nothing => Ok(Synced::Durable),
+            Unstable::Lost => Ok(Synced::Lost),
+            Unstable::Under(verifier) => {
+                let now = self.file()?.commit(0, 0).await.map_err(|e| self.err(&e))?;
+                Ok(if now == verifier { Synced::Durable } else { Synced::Lost })
+            }
+        }
+    }
+
+    async fn finish(mut self: Box<Self>, set: &SetMeta) -> Result<()> {
+        let done = self.settle(set).await;
+        if done.is_err() {
+            self.remove().await;
+        }
+        done
+    }
+
+    async fn abandon(mut self: Box<Self>) {
+        self.remove().await;
+    }
+}
+
+struct NfsPages {
+    stream: DirStream,
+    shown: String,
+    ended: bool,
+}
+
+#[async_trait]
+impl Pages for NfsPages {
+    async fn next(&mut self) -> Result<Option<Vec<Entry>>> {
+        let mut page = Vec::new();
+        while !self.ended && page.len() < PAGE {
+            let Some(entry) = self.stream.next().await.map_err(|e| failure(&e, self.shown.clone()))? else {
+                self.ended = true;
+                break;
+            };
+            let meta = match entry.attrs.rdattr_error.filter(|s| !s.is_ok()) {
+                None => Ok(meta_of(&entry.attrs)),
+                Some(status) => {
+                    let e = dhow_client::Error::Status { op: OpNum::READDIR, status, path: None };
+                    let name = String::from_utf8_lossy(&entry.name).into_owned();
+                    Err(failure(&e, format!("{}/{name}", self.shown.trim_end_matches('/'))))
+                }
+            };
+            page.push(Entry { name: entry.name, meta });
+        }
+        Ok((!page.is_empty()).then_some(page))
+    }
+}
+
+#[async_trait]
+impl Endpoint for NfsEndpoint {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn same_place(&self, other: &dyn Endpoint) -> bool {
+        // One client for both sides: its stateids are the server's.
+        other.as_any().downcast_ref::<Self>().is_some_and(|other| std::ptr::eq(self, other))
+    }
+
+    fn durable_by_default(&self) -> bool {
+        true
+    }
+
+    fn shown(&self, path: &Path) -> String {
+        let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
+        NfsUrl::new(self.url.host(), self.url.port(), path).to_string()
+    }
+
+    fn calls(&self) -> Calls {
+        let now = self.client().counters().snapshot();
+        Calls { calls: now.calls, polls: now.polls, ops: now.ops }
+    }
+
+    async fn stat(&self, path: &Path) -> Result<Meta> {
+        let node = self.fs.stat_nolink(self.place(path)).await.map_err(self.err(path))?;
+        self.remember(path, &node);
+        Ok(meta_of(&node.attrs))
+    }
+
+    async fn stat_followed(&self, path: &Path) -> Result<Meta> {
+        let node = self.fs.stat(self.place(path)).await.map_err(self.err(path))?;
+        self.remember(path, &node);
+        Ok(meta_of(&node.attrs))
+    }
+
+    async fn list(&self, dir: &Path) -> Result<Box<dyn Pages>> {
+        let stream = self.fs.readdir(self.place(dir), STAT).await.map_err(self.err(dir))?;
+        Ok(Box::new(NfsPages { stream, shown: self.shown(dir), ended: false }))
+    }
+
+    async fn read_link(&self, path: &Path) -> Result<Bytes> {
+        self.fs.readlink(self.place(path)).await.map_err(self.err(path))
+    }
+
+    async fn open(&self, path: &Path) -> Result<Box<dyn Source>> {
+        let file = self.fs.open(self.place(path), &OpenOptions::read()).await.map_err(self.err(path))?;
+        let chunk = file.io_limits().await.map_err(self.err(path))?.0;
+        let meta = meta_of(&file.attrs());
+        Ok(Box::new(NfsSource { file, meta, chunk, shown: self.shown(path), no_seek: self.no_seek.clone() }))
+    }
+
+    async fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Sink>> {
+        let temp = temp::beside(path, file_name(self, path)?);
+        let places = (self.place(&temp), self.place(path));
+        let options = OpenOptions::read_write().create(Create::New, mode & 0o777);
+        let file = self.fs.open(&places.0, &options).await.map_err(self.err(path))?;
+        let chunk = file.io_limits().await.map_err(self.err(path))?.1;
+        Ok(Box::new(NfsSink {
+            file: Some(file),
+            fs: self.fs.clone(),
+            dir: self.known_dir(path).map(|d| d.0),
+            temp,
+            path: path.to_owned(),
+            places,
+            chunk,
+            shown: self.shown(path),
+            unstable: Mutex::new(Unstable::Nothing),
+        }))
+    }
+
+    fn small_limit(&self) -> u32 {
+        SMALL
+    }
+
+    async fn read_small(&self, path: &Path, limit: u32) -> Result<Option<(Meta, Bytes)>> {
+        let got = self.fs.get(self.place(path), limit).await.map_err(self.err(path))?;
+        Ok(got.map(|(node, data)| (meta_of(&node.attrs), data)))
+    }
+
+    async fn write_small(&self, path: &Path, data: Bytes, mode: u32, set: &SetMeta, sync: bool) -> Result<()> {
+        let name = temp::name(file_name(self, path)?);
+        let options = PutOptions {
+            mode: mode & 0o777,
+            new: false,
+            stable: if sync { StableHow::FILE_SYNC } else { StableHow::UNSTABLE },
+            via: Some(Bytes::copy_from_slice(name.as_bytes())),
+        };
+        let (fh, _) = self.fs.put(self.place(path), data, &options).await.map_err(self.err(path))?;
+        if !set.is_empty() {
+            self.fs.setattr(&fh, &attrs_of(set)).await.map_err(self.err(path))?;
+        }
+        Ok(())
+    }
+
+    async fn make_dir(&self, path: &Path, mode: u32) -> Result<()> {
+        let node = self.fs.mkdir(self.place(path), mode).await.map_err(self.err(path))?;
+        self.remember(path, &node);
+        Ok(())
+    }
+
+    async fn make_link(&self, path: &Path, target: &[u8]) -> Result<()> {
+        self.fs.symlink(self.place(path), target).await.map(drop).map_err(self.err(path))
+    }
+
+    async fn make_special(&self, path: &Path, kind: Kind, mode: u32) -> Result<()> {
+        let kind = match kind {
+            Kind::Fifo => CreateType::Fifo,
+            Kind::Socket => CreateType::Socket,
+            Kind::Block(major, minor) => CreateType::Block(SpecData { major, minor }),
+            Kind::Char(major, minor) => CreateType::Char(SpecData { major, minor }),
+            Kind::File | Kind::Dir | Kind::Symlink => return Err(Error::new(ErrorKind::Unsupported, self.shown(path))),
+        };
+        self.fs.mknod(self.place(path), kind, mode).await.map(drop).map_err(self.err(path))
+    }
+
+    async fn hard_link(&self, existing: &Path, path: &Path) -> Result<()> {
+        self.fs.link(self.place(existing), self.place(path)).await.map_err(self.err(path))
+    }
+
+    async fn set_meta(&self, path: &Path, set: &SetMeta) -> Result<()> {
+        self.fs.setattr_nolink(self.place(path), &attrs_of(set)).await.map_err(self.err(path))
+    }
+
+    async fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let renamed = self.rename_within(from, to).await;
+        self.forget_dirs();
+        match renamed {
+            // The server does not say which of the two names it misses.
+            Err(e) if e.kind == ErrorKind::NotFound => {
+                self.stat(from).await?;
+                Err(e)
+            }
+            other => other,
+        }
+    }
+
+    async fn remove(&self, path: &Path) -> Result<()> {
+        self.fs.remove(self.place(path)).await.map_err(self.err(path))
+    }
+
+    async fn remove_dir(&self, path: &Path) -> Result<()> {
+        let removed = self.fs.remove(self.place(path)).await.map_err(self.err(path));
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+        removed
+    }
+
+    async fn offload(
+        &self,
+        method: Method,
+        source: &dyn Source,
+        sink: &dyn Sink,
+        sync: bool,
+        moved: Moved<'_>,
+    ) -> Result<Offload> {
+        let (Some(from), Some(to)) =
+            (source.as_any().downcast_ref::<NfsSource>(), sink.as_any().downcast_ref::<NfsSink>())
+        else {
+            return Ok(Offload::Refused("only one of the files is on the server".into()));
+        };
+        let fsid = (from.meta.id.0, from.meta.id.1);
+        if self.cannot.lock().unwrap_or_else(PoisonError::into_inner).contains(&(method, fsid)) {
+            return Ok(Offload::Refused(format!("the server does not offer {method} here")));
+        }
+        let (source, target) = (&from.file, to.file()?);
+        let size = from.meta.size;
+        let done = match method {
+            // A range of nothing cannot be told from "to the end".
+            _ if size == 0 => Ok((0, false)),
+            Method::Clone => clone_all(source, target, sync).await.map(|()| (size, sync)),
+            Method::Copy => Copying { source, target, sync, moved, told: 0 }.run(size).await,
+            Method::ReadWrite => return Ok(Offload::Refused("not an offload".into())),
+        };
+        match done {
+            Ok((bytes, durable)) => {
+                if method == Method::Clone {
+                    moved(bytes);
+                }
+                Ok(Offload::Done { bytes, durable })
+            }
+            Err(e) if e.wire_status().is_some_and(is_refusal) => {
+                if e.is(Status::NOTSUPP) || e.is(Status::OP_ILLEGAL) {
+                    self.cannot.lock().unwrap_or_else(PoisonError::into_inner).insert((method, fsid));
+                }
+                Ok(Offload::Refused(without_path(&e)))
+            }
+            Err(e) => Err(to.err(&e)),
+        }
+    }
+}
+
+async fn clone_all(source: &File, target: &File, sync: bool) -> dhow_client::Result<()> {
+    source.clone_to(0, target, 0, 0).await?;
+    if sync {
+        // CLONE says nothing of stability and has no verifier: a COMMIT after it covers it.
+        target.commit(0, 0).await?;
+    }
+    Ok(())
+}
+
+/// A COPY of a whole file, in as many calls as the server makes of it.
+struct Copying<'a> {
+    source: &'a File,
+    target: &'a File,
+    sync: bool,
+    moved: Moved<'a>,
+    told: u64,
+}
+
+impl Copying<'_> {
+    fn tell(&mut self, bytes: u64) {
+        if bytes > self.told {
+            (self.moved)(bytes - self.told);
+            self.told = bytes;
+        }
+    }
+
+    /// Returns bytes and whether they are durable.
+    async fn run(&mut self, size: u64) -> dhow_client::Result<(u64, bool)> {
+        let options = CopyOptions { synchronous: false, durable: self.sync };
+        let (mut bytes, mut unstable) = (0, None);
+        while bytes < size {
+            let part = match self.source.begin_copy(bytes, self.target, bytes, size - bytes, &options).await {
+                Ok(CopyBegun::Done(part)) => part,
+                Ok(CopyBegun::Running(copy)) => self.wait(copy, bytes).await?,
+                // Refused in the middle is no refusal: another method would begin anew (case K30).
+                Err(e) if bytes > 0 && e.wire_status().is_some_and(is_refusal) => {
+                    let words = format!("the server stopped in the middle of a copy: {}", without_path(&e));
+                    return Err(dhow_client::Error::Protocol(words.into()));
+                }
+                Err(e) => return Err(e),
+            };
+            if !part.is_durable() && unstable.replace(part.verifier).is_some_and(|before| before != part.verifier) {
+                return Err(dhow_client::Error::WritesLost);
+            }
+            // The source became shorter: what is there is what is copied.
+            if part.bytes == 0 {
+                break;
+            }
+            bytes += part.bytes;
+            self.tell(bytes);
+        }
+        if let (true, Some(before)) = (self.sync, unstable) {
+            if self.target.commit(0, 0).await? != before {
+                return Err(dhow_client::Error::WritesLost);
+            }
+            return Ok((bytes, true));
+        }
+        Ok((bytes, unstable.is_none() && bytes > 0))
+    }
+
+    async fn wait(&mut self, copy: RunningCopy, before: u64) -> dhow_client::Result<Copied> {
+        let guard = CancelOnDrop {
+            client: self.target.fs().client().clone(),
+            target: self.target.fh().clone(),
+            stateid: copy.stateid(),
+            armed: true,
+        };
+        let done = copy.wait(|n| self.tell(before + n)).await;
+        guard.disarm();
+        done
+    }
+}
+
+/// Stops a copy at the server when nobody waits for it any more.
+struct CancelOnDrop {
+    client: Client,
+    target: FileHandle,
+    stateid: Stateid,
+    armed: bool,
+}
+
+impl CancelOnDrop {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (client, stateid) = (self.client.clone(), self.stateid);
+        let put = ArgOp::PutFh(PutFhArgs { object: self.target.clone() });
+        runtime.spawn(async move {
+            let ops = vec![put, ArgOp::OffloadCancel(OffloadArgs { stateid })];
+            if let Err(e) = client.compound(ops, CallOptions { cache: true, ..CallOptions::default() }).await {
+                tracing::debug!(error = %e, "cannot stop a copy at the server");
+            }
+        });
+    }
+}

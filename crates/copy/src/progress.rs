@@ -53,6 +53,11 @@ impl Progress {
         (self.0)(event);
     }
 
+    /// Tells [`Event::Found`].
+    pub fn found(&self, files: u64, bytes: u64) {
+        self.tell(Event::Found { files, bytes });
+    }
+
     pub(crate) fn moved(&self, bytes: u64) {
         if bytes > 0 {
             self.tell(Event::Moved(i64::try_from(bytes).unwrap_or(i64::MAX)));

@@ -355,7 +355,7 @@ async fn fill_directory(
                 bytes += size;
             }
         }
-        walk.progress.tell(Event::Found { files, bytes });
+        walk.progress.found(files, bytes);
         for entry in page {
             let name = OsStr::from_bytes(&entry.name);
             let (from, to) = (job.from.join(name), job.to.join(name));
@@ -411,7 +411,7 @@ async fn one(walk: Arc<Walk>, job: Job) -> Result<Copied> {
             if replaced.is_some() { replace(to, &job.to, make).await? } else { make.await? }
         }
         kind => {
-            let mode = walk.options.mode(&job.meta, None);
+            let mode = walk.options.mode_at_first(&job.meta, None);
             let make = to.make_special(&job.to, kind, mode);
             if replaced.is_some() { replace(to, &job.to, make).await? } else { make.await? }
         }

@@ -1,5 +1,7 @@
 //! Copies between local files: content, holes, attributes, what is left after a failure.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use dhow_copy::{
     Choice, Endpoint, ErrorKind, Event, Kind, Known, Local, Method, Options, Progress, Stop, Time, TreeOptions,
     copy_file, copy_tree,
@@ -225,4 +227,25 @@ async fn a_tree_is_not_copied_into_itself() {
     assert!(!to.join("sub/copy").exists());
     let same = copy_tree((&place, &from), (&place, &from), &TreeOptions::default(), &Progress::none()).await;
     assert_eq!(same.unwrap_err().kind, ErrorKind::Same);
+}
+
+#[tokio::test]
+async fn trees_are_made_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = local();
+    let deep = dir.path().join("a/b/c");
+    assert_eq!(dhow_copy::make_dirs(&*place, &deep, 0o755).await.unwrap(), 3);
+    assert_eq!(dhow_copy::make_dirs(&*place, &deep, 0o755).await.unwrap(), 0);
+    fs::write(deep.join("f"), b"").unwrap();
+    let error = dhow_copy::make_dirs(&*place, &deep.join("f/g"), 0o755).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotDirectory);
+    let from = dir.path().join("from");
+    tree(&from);
+    fs::set_permissions(from.join("sub/deeper"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(dir.path().join("precious"), b"").unwrap();
+    symlink(dir.path(), from.join("up")).unwrap();
+    let failed = |e: &dhow_copy::Error| panic!("{e}");
+    let removed = dhow_copy::remove_tree(&*place, &from, &Default::default(), &failed).await;
+    assert_eq!(removed, 3 + 300 + 3 + 3 + 1);
+    assert!(!from.exists() && dir.path().join("precious").exists());
 }

@@ -1,2 +1,85 @@
-//! The `dhow` binary.
-fn main() {}
+//! The `dhow` binary: arguments, configuration, wiring, printing. What it does is in the libraries.
+
+mod bench;
+mod cli;
+mod config;
+mod cp;
+mod demo;
+mod exit;
+mod export;
+mod files;
+mod ls;
+mod output;
+mod place;
+mod probe;
+mod serve;
+mod settings;
+mod value;
+mod words;
+
+use clap::Parser;
+use cli::{Bench, Cli, Command};
+use exit::{Code, Outcome, complain};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are no mistakes.
+        Err(e) if !e.use_stderr() => {
+            let _ = e.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => {
+            complain(cli::one_line(&e));
+            return ExitCode::from(Code::Usage as u8);
+        }
+    };
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                complain(&failure.message);
+            }
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    if matches!(command, Command::Serve(_) | Command::Demo(_)) {
+        serve::prepare_process();
+    }
+    // System calls on what is in memory run on these threads, so there are more of them than processors.
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads((2 * cores).max(4))
+        .enable_all()
+        .build()
+        .map_err(|e| exit::Failure::failed(format!("cannot start threads: {e}")))?;
+    if !matches!(command, Command::Serve(_)) {
+        serve::log_to_stderr(None)?;
+    }
+    let done = runtime.block_on(async {
+        match command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Cp(args) => cp::run(args).await,
+            Command::Ls(args) => ls::ls(args).await,
+            Command::Stat(args) => ls::stat(args).await,
+            Command::Cat(args) => files::cat(args).await,
+            Command::Put(args) => files::put(args).await,
+            Command::Mkdir(args) => files::mkdir(args).await,
+            Command::Rm(args) => files::rm(args).await,
+            Command::Mv(args) => files::mv(args).await,
+            Command::Ln(args) => files::ln(args).await,
+            Command::Probe(args) => probe::run(args).await,
+            Command::Demo(args) => demo::run(args).await,
+            Command::Bench(Bench::Copy(args)) => bench::copy::run(args).await,
+            Command::Bench(Bench::Cpu(args)) => bench::cpu::run(args).await,
+            Command::Bench(Bench::Bare(args)) => bench::bare::run(&args),
+        }
+    });
+    // A read of standard input that nobody waits for any more must not hold the process.
+    runtime.shutdown_background();
+    done
+}

@@ -1,0 +1,311 @@
+//! `dhow bench copy`: the methods side by side, in turns, against one server.
+
+use super::child::Server;
+use super::{Spread, data};
+use crate::cli::{BenchCopy, Durable};
+use crate::exit::{Failure, Outcome, warn};
+use crate::output::{ops, say, say_json, table, temporary_dir};
+use crate::place::{Place, Places};
+use crate::words::bytes;
+use dhow_copy::{Calls, Choice, Endpoint, ErrorKind, Known, Method, Options, Progress, Sync};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEFAULT_SIZE: u64 = 512 << 20;
+
+/// A row of the table: one method at one size.
+struct Row {
+    size: u64,
+    method: Method,
+    durable: bool,
+    calls: Calls,
+    seconds: Vec<Duration>,
+    client_cpu: Vec<Duration>,
+    server_cpu: Vec<f64>,
+}
+
+impl Row {
+    fn json(&self) -> Value {
+        let seconds = Spread::of_times(self.seconds.iter().copied());
+        let client = Spread::of_times(self.client_cpu.iter().copied());
+        let mut row = json!({
+            "size": self.size,
+            "method": self.method.name(),
+            "durable": self.durable,
+            "calls": self.calls.calls,
+            "polls": self.calls.polls,
+            "ops": ops(&self.calls),
+            "seconds": Spread::json(seconds.median),
+            "seconds_min": Spread::json(seconds.min),
+            "seconds_max": Spread::json(seconds.max),
+            "client_cpu_seconds": Spread::json(client.median),
+            "runs": self.seconds.len(),
+        });
+        if let Some(map) = row.as_object_mut()
+            && !self.server_cpu.is_empty()
+        {
+            let server = Spread::of(self.server_cpu.iter().copied());
+            map.insert("server_cpu_seconds".into(), Spread::json(server.median));
+        }
+        row
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let seconds = Spread::of_times(self.seconds.iter().copied());
+        let client = Spread::of_times(self.client_cpu.iter().copied());
+        let server = match self.server_cpu.is_empty() {
+            true => "-".into(),
+            false => format!("{:.2}", Spread::of(self.server_cpu.iter().copied()).median),
+        };
+        vec![
+            bytes(self.size),
+            self.method.name().into(),
+            if self.durable { "yes" } else { "no" }.into(),
+            self.calls.calls.to_string(),
+            self.calls.polls.to_string(),
+            format!("{:.3}", seconds.median),
+            format!("{:.3}-{:.3}", seconds.min, seconds.max),
+            format!("{}/s", bytes((self.size as f64 / seconds.median.max(1e-6)) as u64)),
+            format!("{:.2}", client.median),
+            server,
+        ]
+    }
+}
+
+/// Where copies are made by a method.
+struct Site {
+    endpoint: Arc<dyn Endpoint>,
+    /// For COPY and read/write, which must take their own space.
+    own_space: PathBuf,
+    /// For CLONE.
+    shared: PathBuf,
+    /// The same directory on this host, if it is here.
+    local: Option<PathBuf>,
+}
+
+impl Site {
+    fn dir(&self, method: Method) -> &Path {
+        if method == Method::Clone { &self.shared } else { &self.own_space }
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: BenchCopy) -> Outcome {
+    let mut places = Places::new();
+    let done = match &args.server {
+        Some(url) => against(&args, url, &mut places).await,
+        None => with_child(&args, &mut places).await,
+    };
+    places.close().await;
+    done
+}
+
+/// Starts a server in a process of its own.
+async fn with_child(args: &BenchCopy, places: &mut Places) -> Outcome {
+    let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let dir = temporary_dir(&base, "dhow-bench").map_err(Failure::failed)?;
+    let server = server_on(&dir).await;
+    let done = match &server {
+        Ok(server) => match site(places, server, &dir).await {
+            Ok(site) => measure(args, &site, Some(server), &data::filesystem(&dir)).await,
+            Err(e) => Err(e),
+        },
+        Err(_) => Ok(()),
+    };
+    let stopped = match server {
+        Ok(server) => {
+            server.stop().await;
+            Ok(())
+        }
+        Err(e) => Err(e),
+    };
+    if let Err(e) = std::fs::remove_dir_all(&dir) {
+        warn(format!("{}: {e}", dir.display()));
+    }
+    done.and(stopped)
+}
+
+/// A server that shows `dir` twice: where copies share blocks if they can, and where they never do.
+pub async fn server_on(dir: &Path) -> Outcome<Server> {
+    let export = |name: &str, options: &str| {
+        let mut text = OsString::from(format!("--export=/{name}="));
+        text.push(dir);
+        text.push(format!(",no_root_squash{options}"));
+        text
+    };
+    if dir.to_string_lossy().contains(',') {
+        return Err(Failure::usage(format!("{}: choose a directory without a comma in its path", dir.display())));
+    }
+    let args = [
+        OsString::from("serve"),
+        OsString::from("--listen=127.0.0.1:0"),
+        OsString::from("--log=error"),
+        export("shared", ""),
+        export("own", ",copy.reflink=never"),
+    ];
+    Server::start(args).await
+}
+
+async fn site(places: &mut Places, server: &Server, dir: &Path) -> Outcome<Site> {
+    let place: Place = places.url(format!("nfs://{}/", server.addr).as_ref()).await?;
+    Ok(Site {
+        endpoint: place.endpoint,
+        own_space: "/own".into(),
+        shared: "/shared".into(),
+        local: Some(dir.to_owned()),
+    })
+}
+
+/// Measures a running server, in a directory of its own that is removed afterwards.
+async fn against(args: &BenchCopy, url: &OsString, places: &mut Places) -> Outcome {
+    let place = places.url(url).await?;
+    let dir = place.path.join(format!("dhow-bench-{}", std::process::id()));
+    place.endpoint.make_dir(&dir, 0o700).await?;
+    let site = Site { endpoint: place.endpoint.clone(), own_space: dir.clone(), shared: dir.clone(), local: None };
+    let done = measure(args, &site, None, "the server's").await;
+    let failed = |e: &dhow_copy::Error| warn(e);
+    dhow_copy::remove_tree(&*place.endpoint, &dir, &dhow_copy::Cancel::never(), &failed).await;
+    done
+}
+
+async fn measure(args: &BenchCopy, site: &Site, server: Option<&Server>, filesystem: &str) -> Outcome {
+    let sizes = if args.sizes.is_empty() { vec![DEFAULT_SIZE] } else { args.sizes.clone() };
+    let durables: &[bool] = match args.durable {
+        Durable::Yes => &[true],
+        Durable::No => &[false],
+        Durable::Both => &[false, true],
+    };
+    let mut rows = Vec::new();
+    let mut clones = true;
+    for &size in &sizes {
+        make_source(site, size).await?;
+        for &durable in durables {
+            rows.extend(turns(args, site, server, (size, durable), &mut clones).await?);
+        }
+        site.endpoint.remove(&site.own_space.join("source")).await?;
+    }
+    if !clones {
+        warn("no rows for clone: the filesystem cannot share blocks");
+    }
+    if args.json {
+        let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+        say_json(&json!({"rows": rows, "filesystem": filesystem}));
+        return Ok(());
+    }
+    let head =
+        ["size", "method", "durable", "calls", "polls", "seconds", "min-max", "rate", "client cpu", "server cpu"];
+    let mut lines = vec![head.map(str::to_owned).to_vec()];
+    lines.extend(rows.iter().map(Row::cells));
+    say(table(&lines));
+    say(format!("medians of {} runs in turns; filesystem: {filesystem}", args.runs));
+    Ok(())
+}
+
+async fn make_source(site: &Site, size: u64) -> Outcome {
+    if let Some(local) = &site.local {
+        let path = local.join("source");
+        return tokio::task::spawn_blocking(move || data::make(&path, size, false))
+            .await
+            .map_err(Failure::failed)?
+            .map_err(|e| Failure::failed(format!("cannot make the file to copy: {e}")));
+    }
+    let dir = temporary_dir(&std::env::temp_dir(), "dhow-bench").map_err(Failure::failed)?;
+    let path = dir.join("source");
+    let made = {
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || data::make(&path, size, false)).await.map_err(Failure::failed)?
+    };
+    let sent = match made {
+        Ok(()) => {
+            let here: Arc<dyn Endpoint> = Arc::new(dhow_copy::Local::new());
+            let to = site.own_space.join("source");
+            let (from, to) = ((&here, path.as_path()), (&site.endpoint, to.as_path()));
+            dhow_copy::copy_file(from, to, Known::default(), &Options::default(), &Progress::none()).await.map(drop)
+        }
+        Err(e) => Err(dhow_copy::Error::io(&e, path.display().to_string())),
+    };
+    // It is a temporary file; a failure to remove it is told by the system's own means.
+    let _ = std::fs::remove_dir_all(&dir);
+    sent.map_err(Failure::from)
+}
+
+/// Each method once in turn, as often as asked for.
+async fn turns(
+    args: &BenchCopy,
+    site: &Site,
+    server: Option<&Server>,
+    (size, durable): (u64, bool),
+    clones: &mut bool,
+) -> Outcome<Vec<Row>> {
+    let methods = [Method::ReadWrite, Method::Copy, Method::Clone];
+    let new = |method| Row {
+        size,
+        method,
+        durable,
+        calls: Calls::default(),
+        seconds: Vec::new(),
+        client_cpu: Vec::new(),
+        server_cpu: Vec::new(),
+    };
+    let mut rows = methods.map(new);
+    for run in 0..args.runs {
+        for row in &mut rows {
+            if row.method == Method::Clone && !*clones {
+                continue;
+            }
+            match once(site, server, row, run == 0).await {
+                Ok(()) => {}
+                Err(e) if e.kind == ErrorKind::Unsupported && row.method == Method::Clone => *clones = false,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(rows.into_iter().filter(|r| !r.seconds.is_empty()).collect())
+}
+
+async fn once(site: &Site, server: Option<&Server>, row: &mut Row, verify: bool) -> dhow_copy::Result<()> {
+    let dir = site.dir(row.method);
+    let (from, to) = (dir.join("source"), dir.join("copy"));
+    let options = Options {
+        method: Choice::Only(row.method),
+        sync: if row.durable { Sync::Yes } else { Sync::No },
+        ..Options::default()
+    };
+    let server_before = server.map(Server::cpu_seconds);
+    let client_before = dhow_sys::proc::process_cpu_time().total();
+    let here = (&site.endpoint, from.as_path());
+    let there = (&site.endpoint, to.as_path());
+    let report = dhow_copy::copy_file(here, there, Known::default(), &options, &Progress::none()).await?;
+    row.client_cpu.push(dhow_sys::proc::process_cpu_time().total().saturating_sub(client_before));
+    if let (Some(server), Some(before)) = (server, server_before) {
+        row.server_cpu.push(server.cpu_seconds() - before);
+    }
+    row.seconds.push(report.elapsed);
+    row.durable = report.durable;
+    row.calls = report.calls;
+    if verify && !is_copy(site, &from, &to).await? {
+        let words = format!("the copy by {} differs from its source", row.method);
+        return Err(dhow_copy::Error::with(ErrorKind::Io, site.endpoint.shown(&to), words));
+    }
+    site.endpoint.remove(&to).await
+}
+
+async fn is_copy(site: &Site, from: &Path, to: &Path) -> dhow_copy::Result<bool> {
+    if let Some(local) = &site.local {
+        let (a, b) = (local.join("source"), local.join("copy"));
+        let shown = b.display().to_string();
+        return match tokio::task::spawn_blocking(move || data::same(&a, &b)).await {
+            Ok(same) => same.map_err(|e| dhow_copy::Error::io(&e, shown)),
+            Err(e) => Err(dhow_copy::Error::with(ErrorKind::Io, shown, e.to_string())),
+        };
+    }
+    let a = site.endpoint.open(from).await?;
+    let b = site.endpoint.open(to).await?;
+    let same = data::same_sources(&*a, &*b).await;
+    a.close().await?;
+    b.close().await?;
+    same
+}

@@ -1,0 +1,462 @@
+//! The command line.
+
+use crate::words::{parse_mode, parse_size};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// NFS in user space: serve directories, copy inside servers, look at what servers offer.
+#[derive(Debug, Parser)]
+#[command(name = "dhow", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve directories to NFSv4.1 and 4.2 clients.
+    Serve(Serve),
+    /// Copy files and trees between servers and local directories.
+    #[command(after_help = URLS)]
+    Cp(Cp),
+    /// List directories.
+    #[command(after_help = URLS)]
+    Ls(Ls),
+    /// Show the attributes of files.
+    #[command(after_help = URLS)]
+    Stat(Stat),
+    /// Write files to standard output.
+    #[command(after_help = URLS)]
+    Cat(Cat),
+    /// Write standard input, or a local file, to a file on a server.
+    #[command(after_help = URLS)]
+    Put(Put),
+    /// Make directories.
+    #[command(after_help = URLS)]
+    Mkdir(Mkdir),
+    /// Remove files and trees.
+    #[command(after_help = URLS)]
+    Rm(Rm),
+    /// Rename files and directories within a server.
+    #[command(after_help = URLS)]
+    Mv(Mv),
+    /// Make hard and symbolic links.
+    #[command(after_help = URLS)]
+    Ln(Ln),
+    /// Find out what a server offers.
+    #[command(after_help = URLS)]
+    Probe(Probe),
+    /// Show in under a minute what copying inside a server saves.
+    Demo(Demo),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+const URLS: &str = "A URL is nfs://HOST[:PORT]/PATH; the port is 2049 if none is given.";
+
+/// `dhow serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Directory to export at `/`.
+    pub dir: Option<PathBuf>,
+    /// Export DIR as /NAME; options: ro, rw, root_squash, no_root_squash, all_squash, anonuid=N, anongid=N,
+    /// clients=NET, secure, crossmnt, fsid=N, metadata_sync=BOOL, exclusive, copy.reflink=auto|never.
+    #[arg(long = "export", value_name = "/NAME=DIR[,OPTION...]")]
+    pub exports: Vec<String>,
+    /// Configuration file (TOML, see docs/configuration.md). Options of the command line go before it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port to listen on, as often as wanted; port 0 is any free one [default: [::]:2049].
+    #[arg(long = "listen", value_name = "ADDR:PORT")]
+    pub listen: Vec<String>,
+    /// Where keys and client records lie [default: by port, see docs/operating.md].
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or a filter such as dhow_server=debug [default: warn].
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+}
+
+/// How the bytes of a copy may move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MethodArg {
+    /// CLONE, else COPY, else reading and writing.
+    Auto,
+    /// Sharing blocks, or fail.
+    Clone,
+    /// Copying inside the server, or fail.
+    Copy,
+    /// Through this program.
+    Readwrite,
+}
+
+/// `dhow cp`.
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// What to copy, and where to: the last is a file, or a directory for several.
+    #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
+    pub paths: Vec<OsString>,
+    /// Copy directories with all that is in them.
+    #[arg(short, long, short_alias = 'R')]
+    pub recursive: bool,
+    /// Keep mode and times, and the owner when run by root.
+    #[arg(short, long)]
+    pub preserve: bool,
+    /// Everything: -r, -p and hard links.
+    #[arg(short, long)]
+    pub archive: bool,
+    /// With -r, names of one file stay names of one file.
+    #[arg(long)]
+    pub hard_links: bool,
+    /// How the bytes may move.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub method: MethodArg,
+    /// Make the copies durable [default on servers].
+    #[arg(long, overrides_with = "no_sync")]
+    pub sync: bool,
+    /// Do not wait until copies are on stable storage [default on local files].
+    #[arg(long, overrides_with = "sync")]
+    pub no_sync: bool,
+    /// With -r, how many files are copied at the same time.
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub jobs: u16,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Name each file when it is copied.
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow ls`. Its `-h` is that of ls(1), so help is `--help` alone.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct Ls {
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+    /// What to list.
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<OsString>,
+    /// Mode, links, owner, size and time too.
+    #[arg(short)]
+    pub long: bool,
+    /// Names that begin with a dot too.
+    #[arg(short, long)]
+    pub all: bool,
+    /// Directories themselves, not what is in them.
+    #[arg(short, long)]
+    pub directory: bool,
+    /// What is in directories below too.
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Sizes as 1.5G, with -l.
+    #[arg(short = 'h', long)]
+    pub human_readable: bool,
+    /// Newest first.
+    #[arg(short = 't')]
+    pub by_time: bool,
+    /// Largest first.
+    #[arg(short = 'S', conflicts_with = "by_time")]
+    pub by_size: bool,
+    /// The other way round.
+    #[arg(short = 'r', long)]
+    pub reverse: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow stat`.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// What to look at.
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<OsString>,
+    /// Follow symbolic links.
+    #[arg(short = 'L', long)]
+    pub dereference: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow cat`.
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// What to write out.
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<OsString>,
+    /// Print what was done as JSON, on standard error, since standard output has the data.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow put`.
+#[derive(Debug, Args)]
+pub struct Put {
+    /// A local file, or `-` for standard input; left out: standard input. Then the file to write.
+    #[arg(required = true, num_args = 1..=2, value_name = "[FILE|-] URL")]
+    pub paths: Vec<OsString>,
+    /// Permission bits of the new file, in octal.
+    #[arg(short, long, value_name = "MODE", value_parser = parse_mode)]
+    pub mode: Option<u32>,
+    /// Do not wait until the file is on stable storage.
+    #[arg(long)]
+    pub no_sync: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow mkdir`.
+#[derive(Debug, Args)]
+pub struct Mkdir {
+    /// What to make.
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<OsString>,
+    /// Make the directories above too; those that exist are no error.
+    #[arg(short, long)]
+    pub parents: bool,
+    /// Permission bits, in octal.
+    #[arg(short, long, value_name = "MODE", value_parser = parse_mode)]
+    pub mode: Option<u32>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow rm`.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// What to remove.
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<OsString>,
+    /// Directories with all that is in them.
+    #[arg(short, long, short_alias = 'R')]
+    pub recursive: bool,
+    /// What is not there is no error.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Empty directories too.
+    #[arg(short, long)]
+    pub dir: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow mv`.
+#[derive(Debug, Args)]
+pub struct Mv {
+    /// What to rename, and its new name, or a directory.
+    #[arg(required = true, num_args = 2.., value_name = "URL... DST")]
+    pub paths: Vec<OsString>,
+    /// Replace what has the new name (this is the default).
+    #[arg(short, long, overrides_with = "no_clobber")]
+    pub force: bool,
+    /// Leave alone what has the new name.
+    #[arg(short, long, overrides_with = "force")]
+    pub no_clobber: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow ln`.
+#[derive(Debug, Args)]
+pub struct Ln {
+    /// An existing file (with -s: any text), and the URL of the link.
+    #[arg(required = true, num_args = 2, value_names = ["TARGET", "URL"])]
+    pub paths: Vec<OsString>,
+    /// Make a symbolic link with the text TARGET.
+    #[arg(short, long)]
+    pub symbolic: bool,
+    /// Replace what has the name of the link.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow probe`.
+#[derive(Debug, Args)]
+pub struct Probe {
+    /// A directory on the server; a temporary directory is made and removed in it, if it can be.
+    #[arg(value_name = "URL")]
+    pub url: OsString,
+    /// Change nothing on the server: try only what needs no file.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Where the files lie [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Size of the file that is copied.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    pub size: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dhow bench`.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Copies on one server by each method, side by side: calls, seconds, processor time.
+    Copy(BenchCopy),
+    /// Processor time of the server per byte of READ and WRITE, against a bare loop that reads and sends.
+    Cpu(BenchCpu),
+    /// What `bench cpu` compares with.
+    #[command(hide = true)]
+    Bare(Bare),
+}
+
+/// The bare loops of `dhow bench cpu`.
+#[derive(Debug, Args)]
+pub struct Bare {
+    /// The file that is sent, or written.
+    pub file: PathBuf,
+    /// Receive and write instead of reading and sending.
+    #[arg(long)]
+    pub receive: bool,
+    /// Offsets wrap around after so many bytes.
+    #[arg(long)]
+    pub span: u64,
+    /// Bytes sent to each connection.
+    #[arg(long)]
+    pub total: u64,
+}
+
+/// `dhow bench copy`.
+#[derive(Debug, Args)]
+pub struct BenchCopy {
+    /// Size of the file, as often as wanted [default: 512M].
+    #[arg(long = "size", value_name = "SIZE", value_parser = parse_size)]
+    pub sizes: Vec<u64>,
+    /// Where the served files lie [default: a temporary directory].
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    pub dir: Option<PathBuf>,
+    /// Measure this directory of a running server instead of one that is started for it.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<OsString>,
+    /// How often each method runs; they take turns, and medians are shown.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Which rows: durable at their end, not durable, or both.
+    #[arg(long, value_enum, default_value = "both")]
+    pub durable: Durable,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which rows a bench makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Durable {
+    /// COMMIT or FILE_SYNC included.
+    Yes,
+    /// Left to the server's memory.
+    No,
+    /// One after the other.
+    Both,
+}
+
+/// `dhow bench cpu`.
+#[derive(Debug, Args)]
+pub struct BenchCpu {
+    /// Bytes that each row moves.
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size)]
+    pub size: u64,
+    /// Where the served file lies [default: /dev/shm if it is there, else a temporary directory].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// How often each row runs; they take turns, and medians are shown.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What clap found wrong, in one line with the remedy.
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut first = Vec::new();
+    let mut tips = Vec::new();
+    let mut in_first = true;
+    for line in text.lines() {
+        let line = line.trim();
+        if line.is_empty() {
+            in_first = false;
+        } else if let Some(tip) = line.strip_prefix("tip: ") {
+            tips.push(tip.to_owned());
+        } else if in_first {
+            first.push(line.to_owned());
+        }
+    }
+    let mut message = first.join(" ");
+    if let Some(rest) = message.strip_prefix("error: ") {
+        message = rest.to_owned();
+    }
+    for tip in tips {
+        message.push_str("; ");
+        message.push_str(&tip);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_one_line() {
+        let line = |args: &[&str]| one_line(&Cli::try_parse_from(args).unwrap_err());
+        assert_eq!(
+            line(&["dhow", "serve", "--exprt", "/a=/b"]),
+            "unexpected argument '--exprt' found; a similar argument exists: '--export'"
+        );
+        assert!(line(&["dhow", "cp", "a"]).contains("SRC... DST"));
+        assert!(line(&["dhow", "bench", "copy", "--size", "big"]).contains("write for example 4096, 64K, 512M or 2G"));
+        assert!(line(&["dhow", "sevre"]).contains("'serve'"));
+        assert!(!line(&["dhow", "cp", "--method", "fast", "a", "b"]).contains('\n'));
+    }
+
+    #[test]
+    fn flags_as_people_type_them() {
+        let Command::Ls(ls) = Cli::try_parse_from(["dhow", "ls", "-lahR", "nfs://h/"]).unwrap().command else {
+            panic!("ls")
+        };
+        assert!(ls.long && ls.all && ls.human_readable && ls.recursive);
+        let Command::Cp(cp) = Cli::try_parse_from(["dhow", "cp", "-rp", "a", "b", "nfs://h/c"]).unwrap().command else {
+            panic!("cp")
+        };
+        assert!(cp.recursive && cp.preserve && cp.paths.len() == 3 && cp.jobs == 64);
+        let Command::Rm(rm) = Cli::try_parse_from(["dhow", "rm", "-rf", "nfs://h/c"]).unwrap().command else {
+            panic!("rm")
+        };
+        assert!(rm.recursive && rm.force);
+    }
+}

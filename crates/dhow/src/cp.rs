@@ -1,0 +1,299 @@
+//! `dhow cp`.
+
+use crate::cli::{Cp, MethodArg};
+use crate::exit::{Code, Failure, Outcome, complain};
+use crate::output::{Bar, json_seconds, ops, say, say_json};
+use crate::place::{Place, Places};
+use crate::words::{bytes, count, rate, seconds};
+use dhow_copy::{
+    Calls, Cancel, Choice, Error, ErrorKind, FileReport, Kind, Known, Meta, Method, Options, Progress, Stop, Sync,
+    TreeOptions, TreeReport,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Runs the command.
+pub async fn run(args: Cp) -> Outcome {
+    let mut places = Places::new();
+    let done = copy(&args, &mut places).await;
+    places.close().await;
+    done
+}
+
+/// Stops the work on SIGINT and SIGTERM; a second SIGINT ends the process.
+pub fn stop_on_interrupt() -> Cancel {
+    let (stop, cancel) = Stop::new();
+    tokio::spawn(async move {
+        crate::serve::interrupted().await;
+        stop.stop();
+        crate::serve::interrupted().await;
+        std::process::exit(Code::Interrupted as i32);
+    });
+    cancel
+}
+
+/// What was done, over all sources.
+#[derive(Default)]
+struct Sum {
+    files: u64,
+    dirs: u64,
+    others: u64,
+    bytes: u64,
+    by_method: BTreeMap<Method, (u64, u64)>,
+    calls: Calls,
+    failed: Vec<Error>,
+    failures: u64,
+    durable: bool,
+    /// A tree was copied, or several files: a summary is worth more than one file's line.
+    many: bool,
+    refused: Vec<(Method, String)>,
+}
+
+impl Sum {
+    fn file(&mut self, report: FileReport) {
+        self.files += 1;
+        self.bytes += report.bytes;
+        self.durable &= report.durable;
+        self.calls.add(&report.calls);
+        let by = self.by_method.entry(report.method).or_default();
+        by.0 += 1;
+        by.1 += report.bytes;
+        self.refused = report.refused;
+    }
+
+    fn tree(&mut self, report: TreeReport) {
+        self.files += report.files;
+        self.dirs += report.dirs;
+        self.others += report.others;
+        self.bytes += report.bytes;
+        self.durable &= report.durable;
+        self.calls.add(&report.calls);
+        for (method, (files, bytes)) in report.by_method {
+            let by = self.by_method.entry(method).or_default();
+            by.0 += files;
+            by.1 += bytes;
+        }
+        self.failures += report.failed;
+        self.failed.extend(report.errors);
+        self.many = true;
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.failures += 1;
+        self.failed.push(error);
+    }
+
+    fn method(&self) -> &'static str {
+        let mut methods = self.by_method.keys();
+        match (methods.next(), methods.next()) {
+            (Some(one), None) => one.name(),
+            (Some(_), Some(_)) => "mixed",
+            (None, _) => "none",
+        }
+    }
+
+    fn json(&self, elapsed: Duration) -> Value {
+        let by_method: serde_json::Map<String, Value> = self
+            .by_method
+            .iter()
+            .map(|(m, (files, bytes))| (m.name().to_owned(), json!({"files": files, "bytes": bytes})))
+            .collect();
+        let refused: serde_json::Map<String, Value> =
+            self.refused.iter().map(|(m, why)| (m.name().to_owned(), json!(why))).collect();
+        json!({
+            "method": self.method(),
+            "bytes": self.bytes,
+            "seconds": json_seconds(elapsed),
+            "calls": self.calls.calls,
+            "polls": self.calls.polls,
+            "ops": ops(&self.calls),
+            "durable": self.durable && self.files > 0,
+            "files": self.files,
+            "directories": self.dirs,
+            "others": self.others,
+            "by_method": by_method,
+            "refused": refused,
+            "failed": self.failures,
+            "errors": self.failed.iter().map(|e| json!({"path": e.place, "error": e.to_string()})).collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self, elapsed: Duration) -> String {
+        let what = if self.many {
+            let mut parts = vec![count(self.files, "file", "files")];
+            if self.dirs > 0 {
+                parts.push(count(self.dirs, "directory", "directories"));
+            }
+            if self.others > 0 {
+                parts.push(count(self.others, "link or special file", "links and special files"));
+            }
+            format!("{}, {}", parts.join(", "), bytes(self.bytes))
+        } else {
+            bytes(self.bytes)
+        };
+        let how = match self.by_method.len() {
+            0 => String::new(),
+            1 => format!(" by {}", self.method()),
+            _ => {
+                let parts: Vec<_> = self.by_method.iter().map(|(m, (_, b))| format!("{} by {m}", bytes(*b))).collect();
+                format!(" ({})", parts.join(", "))
+            }
+        };
+        let mut line = format!("copied {what}{how} in {} ({})", seconds(elapsed), rate(self.bytes, elapsed));
+        if self.calls.calls > 0 {
+            line.push_str(&format!(", {}", count(self.calls.calls, "call", "calls")));
+        }
+        if self.calls.polls > 0 {
+            line.push_str(&format!(" and {}", count(self.calls.polls, "poll", "polls")));
+        }
+        if self.durable && self.files > 0 {
+            line.push_str(", durable");
+        }
+        line
+    }
+}
+
+/// The options of the library that the arguments ask for.
+fn options(args: &Cp, cancel: Cancel) -> Options {
+    Options {
+        method: match args.method {
+            MethodArg::Auto => Choice::Auto,
+            MethodArg::Clone => Choice::Only(Method::Clone),
+            MethodArg::Copy => Choice::Only(Method::Copy),
+            MethodArg::Readwrite => Choice::Only(Method::ReadWrite),
+        },
+        preserve: args.preserve || args.archive,
+        owner: dhow_copy::is_superuser(),
+        sync: match (args.sync, args.no_sync) {
+            (true, _) => Sync::Yes,
+            (_, true) => Sync::No,
+            _ => Sync::Default,
+        },
+        mode: None,
+        many: false,
+        umask: dhow_copy::umask(),
+        cancel,
+    }
+}
+
+async fn copy(args: &Cp, places: &mut Places) -> Outcome {
+    let Some((to, sources)) = args.paths.split_last() else {
+        return Err(Failure::usage("name a source and a destination"));
+    };
+    let to = places.get(to).await?;
+    let to_meta = found(&to).await?;
+    let into = to_meta.as_ref().is_some_and(|m| m.kind == Kind::Dir);
+    if !into && sources.len() > 1 {
+        return Err(Failure::usage(format!("{}: several files are copied into a directory; this is none", to.shown())));
+    }
+    if !into && to.is_dir && !(args.recursive || args.archive) {
+        return Err(Failure::failed(format!("{}: no such directory; make it with dhow mkdir", to.shown())));
+    }
+    let recursive = args.recursive || args.archive;
+    let tree = TreeOptions {
+        copy: options(args, stop_on_interrupt()),
+        files_in_flight: usize::from(args.jobs),
+        hard_links: args.hard_links || args.archive,
+    };
+    let bar = Bar::new(!args.json && !args.quiet, 0);
+    let progress = bar.progress(args.verbose && !args.json);
+    let mut sum = Sum { durable: true, many: sources.len() > 1, ..Sum::default() };
+    let start = Instant::now();
+    let mut code = Code::Failed;
+    for source in sources {
+        let from = places.get(source).await?;
+        let done = one(&from, (&to, to_meta.as_ref()), recursive, &tree, &progress, &mut sum).await;
+        if let Err(e) = done {
+            bar.above(|| complain(&e));
+            let stop = e.is_fatal();
+            code = Failure::from(e.clone()).code;
+            sum.fail(e);
+            if stop {
+                break;
+            }
+        }
+    }
+    let elapsed = start.elapsed();
+    bar.clear();
+    if let Some(fatal) = sum.failed.iter().find(|e| e.is_fatal()) {
+        code = Failure::from(fatal.clone()).code;
+    }
+    if args.json {
+        say_json(&sum.json(elapsed));
+    } else if !args.quiet && (sum.files > 0 || sum.failures == 0) {
+        say(sum.text(elapsed));
+    }
+    match sum.failures {
+        0 => Ok(()),
+        n if sum.many => {
+            let files = count(n, "object was", "objects were");
+            Err(Failure { code, message: format!("{files} not copied") })
+        }
+        _ => Err(Failure { code, ..Failure::told() }),
+    }
+}
+
+/// Attributes of what is there, a symbolic link followed; `None` if nothing is.
+async fn found(place: &Place) -> Outcome<Option<Meta>> {
+    match place.endpoint.stat_followed(&place.path).await {
+        Ok(meta) => Ok(Some(meta)),
+        Err(e) if e.kind == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+async fn one(
+    from: &Place,
+    (to, to_meta): (&Place, Option<&Meta>),
+    recursive: bool,
+    options: &TreeOptions,
+    progress: &Progress,
+    sum: &mut Sum,
+) -> dhow_copy::Result<()> {
+    // With -r a symbolic link stays one; without, it is followed, as cp(1) does.
+    let meta = if recursive && !from.is_dir {
+        from.endpoint.stat(&from.path).await?
+    } else {
+        from.endpoint.stat_followed(&from.path).await?
+    };
+    let mut target = to.path.clone();
+    let mut replaced = to_meta.copied();
+    if to_meta.is_some_and(|m| m.kind == Kind::Dir) {
+        // `/`, `.` and `..` have no name of their own: their content goes into the directory itself.
+        if let Some(name) = from.path.file_name() {
+            target.push(name);
+            replaced = None;
+        }
+    }
+    if replaced.is_none() || meta.kind == Kind::File {
+        // Of the name itself: a symbolic link is replaced, not written through.
+        replaced = match to.endpoint.stat(&target).await {
+            Ok(meta) => Some(meta),
+            Err(e) if e.kind == ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+    }
+    let (from_at, to_at) = ((&from.endpoint, from.path.as_path()), (&to.endpoint, target.as_path()));
+    match meta.kind {
+        Kind::Dir if recursive => sum.tree(dhow_copy::copy_tree(from_at, to_at, options, progress).await?),
+        Kind::Dir => {
+            return Err(Error::with(ErrorKind::IsDirectory, from.shown(), "is a directory; copy it with -r"));
+        }
+        Kind::Symlink if recursive => {
+            let link = from.endpoint.read_link(&from.path).await?;
+            if replaced.is_some() {
+                to.endpoint.remove(&target).await?;
+            }
+            to.endpoint.make_link(&target, &link).await?;
+            sum.others += 1;
+            sum.many = true;
+        }
+        _ => {
+            progress.found(1, meta.size);
+            let known = Known { source: Some(&meta), replaced: replaced.as_ref() };
+            sum.file(dhow_copy::copy_file(from_at, to_at, known, &options.copy, progress).await?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! What the arguments of commands name: local paths and URLs.
+
+use crate::exit::{Failure, Outcome};
+use dhow_client::NfsUrl;
+use dhow_copy::{Endpoint, Local, NfsEndpoint};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A path on an endpoint.
+#[derive(Clone)]
+pub struct Place {
+    /// Where it is.
+    pub endpoint: Arc<dyn Endpoint>,
+    /// The path there.
+    pub path: PathBuf,
+    /// It was written with a slash at its end: a directory is meant.
+    pub is_dir: bool,
+}
+
+impl Place {
+    /// As the user would write it.
+    pub fn shown(&self) -> String {
+        self.endpoint.shown(&self.path)
+    }
+}
+
+/// All endpoints of one run: one client for each server, however many URLs name it.
+pub struct Places {
+    local: Arc<dyn Endpoint>,
+    servers: Vec<(String, Arc<NfsEndpoint>)>,
+}
+
+impl Places {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { local: Arc::new(Local::new()), servers: Vec::new() }
+    }
+
+    /// The place that an argument names, a URL or a local path; connects to the server when it is the first time.
+    ///
+    /// # Errors
+    /// A URL that is none; a server that cannot be reached.
+    pub async fn get(&mut self, argument: &OsStr) -> Outcome<Place> {
+        let is_url = argument.to_str().is_some_and(NfsUrl::is_url);
+        if is_url {
+            return self.url(argument).await;
+        }
+        let bytes = argument.as_bytes();
+        if bytes.is_empty() {
+            return Err(Failure::usage("an empty path names nothing"));
+        }
+        let is_dir = bytes.ends_with(b"/");
+        Ok(Place { endpoint: self.local.clone(), path: argument.into(), is_dir })
+    }
+
+    /// The place that a URL names; a local path is refused.
+    ///
+    /// # Errors
+    /// As [`Places::get`].
+    pub async fn url(&mut self, argument: &OsStr) -> Outcome<Place> {
+        let (place, endpoint) = self.server(argument).await?;
+        drop(endpoint);
+        Ok(place)
+    }
+
+    /// As [`Places::url`], with the endpoint as what it is.
+    ///
+    /// # Errors
+    /// As [`Places::get`].
+    pub async fn server(&mut self, argument: &OsStr) -> Outcome<(Place, Arc<NfsEndpoint>)> {
+        let url = parse_url(argument)?;
+        let key = url.authority();
+        let endpoint = match self.servers.iter().find(|s| s.0 == key) {
+            Some((_, endpoint)) => endpoint.clone(),
+            None => {
+                let new = Arc::new(NfsEndpoint::connect(&url).await?);
+                // One server under two names is one server: copies between them stay inside it.
+                let known = self.servers.iter().find(|s| s.1.same_server(&new)).map(|s| s.1.clone());
+                let endpoint = match known {
+                    Some(known) => {
+                        new.close().await;
+                        known
+                    }
+                    None => new,
+                };
+                self.servers.push((key, endpoint.clone()));
+                endpoint
+            }
+        };
+        let path = PathBuf::from(OsStr::from_bytes(url.path()));
+        let place = Place { endpoint: endpoint.clone(), path, is_dir: url.has_trailing_slash() };
+        Ok((place, endpoint))
+    }
+
+    /// Ends the sessions.
+    pub async fn close(self) {
+        let mut closed: Vec<Arc<NfsEndpoint>> = Vec::new();
+        for (_, server) in self.servers {
+            if !closed.iter().any(|c| Arc::ptr_eq(c, &server)) {
+                server.close().await;
+                closed.push(server);
+            }
+        }
+    }
+}
+
+/// Reads a URL.
+///
+/// # Errors
+/// One line with the remedy.
+pub fn parse_url(argument: &OsStr) -> Outcome<NfsUrl> {
+    let text = argument.to_string_lossy();
+    if !NfsUrl::is_url(&text) {
+        return Err(Failure::usage(format!("`{text}` is not a URL; write nfs://HOST[:PORT]/PATH")));
+    }
+    let Some(text) = argument.to_str() else {
+        return Err(Failure::usage(format!("`{text}`: write bytes that are not UTF-8 as %XX in a URL")));
+    };
+    text.parse::<NfsUrl>().map_err(|e| Failure::usage(format!("`{text}`: {e}")))
+}

@@ -1,0 +1,361 @@
+//! `dhow serve`: configuration, wiring, start, stop.
+
+use crate::cli::Serve;
+use crate::config::{Config, parse_listen};
+use crate::exit::{Failure, Outcome, warn};
+use crate::export::Export;
+use crate::output::say;
+use dhow_local::{FileFsNumbers, FsNumbers, HandleMode, Local, Options, Reflink};
+use dhow_server::store::{FileStore, StableStore, identity};
+use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, StartError};
+use dhow_sys::pool::AlignedPool;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// The port of NFS.
+pub const PORT: u16 = 2049;
+/// Open files that a server asks the system for.
+const OPEN_FILES: u64 = 1 << 20;
+/// Bytes of idle buffers that exports keep together.
+const IDLE_BUFFERS: usize = 64 << 20;
+
+/// What has to be done before any thread is started.
+pub fn prepare_process() {
+    dhow_sys::proc::clear_umask();
+    dhow_sys::proc::raise_nofile_limit(OPEN_FILES);
+    // With it, quotas and reserved blocks would not bind those who are served. Where it fails it was not there.
+    let _ = dhow_sys::cred::drop_cap_sys_resource();
+}
+
+/// Logs to standard error what `filter` says, or what the environment variable `DHOW_LOG` says, or warnings.
+///
+/// # Errors
+/// A filter that is none.
+pub fn log_to_stderr(filter: Option<&str>) -> Outcome {
+    let text = match filter {
+        Some(text) => text.to_owned(),
+        None => std::env::var("DHOW_LOG").unwrap_or_else(|_| "warn".into()),
+    };
+    let filter = EnvFilter::try_new(&text).map_err(|_| {
+        Failure::usage(format!("`{text}` is not a log level; write error, warn, info, debug, trace or module=level"))
+    })?;
+    // A second call, in a test for example, changes nothing.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .try_init();
+    Ok(())
+}
+
+/// Waits for SIGINT or SIGTERM.
+pub async fn interrupted() {
+    let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+        // Without handlers the signals end the process by themselves.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = int.recv() => {}
+        _ = term.recv() => {}
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: Serve) -> Outcome {
+    let config = configuration(&args)?;
+    log_to_stderr(config.log.as_deref())?;
+    let exports = config.exports.clone();
+    let default_listen = config.listen.is_empty();
+    let (running, state) = start(config).await?;
+    for export in &exports {
+        let access = if export.read_only { "read-only" } else { "read-write" };
+        say(format!("serving {} at {}, {access}", export.dir.display(), export.name));
+    }
+    if let (Some(export), Some(addr)) = (exports.first(), running.addresses().first()) {
+        say(format!("mount with: {}", mount_command(export, *addr)));
+    }
+    let listening: Vec<String> = running.addresses().iter().map(ToString::to_string).collect();
+    tracing::debug!(default_listen, state = %state.path.display(), "ready");
+    say(format!("ready: listening on {}", listening.join(", ")));
+    interrupted().await;
+    tracing::info!("stopping");
+    tokio::select! {
+        () = running.shutdown() => {}
+        () = interrupted() => {}
+    }
+    Ok(())
+}
+
+/// What a user types to mount the first export.
+fn mount_command(export: &Export, addr: SocketAddr) -> String {
+    let host = match addr.ip() {
+        ip if ip.is_unspecified() => {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let name = name.trim().to_owned();
+            if name.is_empty() { "SERVER".into() } else { name }
+        }
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    };
+    let port = if addr.port() == PORT { String::new() } else { format!(",port={}", addr.port()) };
+    format!("mount -t nfs -o vers=4.2{port} {host}:{} /mnt", export.name)
+}
+
+/// What the file and the command line say together.
+fn configuration(args: &Serve) -> Outcome<Config> {
+    let mut config = match &args.config {
+        Some(path) => Config::read(path).map_err(Failure::usage)?,
+        None => Config::default(),
+    };
+    for text in &args.exports {
+        config.exports.push(Export::parse(text).map_err(Failure::usage)?);
+    }
+    if let Some(dir) = &args.dir {
+        config.exports.push(Export::new("/", dir));
+    }
+    if config.exports.is_empty() {
+        return Err(Failure::usage("nothing to serve; name a directory: dhow serve DIR, or --export /NAME=DIR"));
+    }
+    if !args.listen.is_empty() {
+        config.listen =
+            args.listen.iter().map(|t| parse_listen(t)).collect::<Result<_, _>>().map_err(Failure::usage)?;
+    }
+    if args.state_dir.is_some() {
+        config.state_dir.clone_from(&args.state_dir);
+    }
+    if args.log.is_some() {
+        config.log.clone_from(&args.log);
+    }
+    for (i, export) in config.exports.iter().enumerate() {
+        if config.exports.iter().take(i).any(|other| other.name == export.name) {
+            return Err(Failure::usage(format!("export {} is named twice; give each a name of its own", export.name)));
+        }
+        let at = |e: String| Failure::usage(format!("export {}: {}: {e}", export.name, export.dir.display()));
+        match std::fs::metadata(&export.dir) {
+            Ok(meta) if meta.is_dir() => {}
+            Ok(_) => return Err(at("is not a directory".into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(at("no such directory".into())),
+            Err(e) => return Err(at(e.to_string())),
+        }
+    }
+    Ok(config)
+}
+
+/// The state directory of a server that runs; a temporary one goes when this is dropped.
+#[derive(Debug)]
+pub struct StateDir {
+    /// Where it is.
+    pub path: PathBuf,
+    temporary: bool,
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        if self.temporary {
+            // Nothing in it is worth a message.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+impl StateDir {
+    /// The configured one, or the default of docs/operating.md for a server that listens on `port`.
+    fn new(configured: Option<PathBuf>, port: u16) -> io::Result<Self> {
+        if let Some(path) = configured {
+            return Ok(Self { path, temporary: false });
+        }
+        if port == 0 {
+            return Ok(Self {
+                path: crate::output::temporary_dir(&std::env::temp_dir(), "dhow-state")?,
+                temporary: true,
+            });
+        }
+        let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let base = if dhow_copy::is_superuser() {
+            PathBuf::from("/var/lib/dhow")
+        } else {
+            let home = || env("HOME").map(|h| h.join(".local/state"));
+            match env("XDG_STATE_HOME").filter(|p| p.is_absolute()).or_else(home) {
+                Some(base) => base.join("dhow"),
+                None => {
+                    return Err(io::Error::other("neither XDG_STATE_HOME nor HOME is set; name one with --state-dir"));
+                }
+            }
+        };
+        Ok(Self { path: base.join(port.to_string()), temporary: false })
+    }
+}
+
+/// All addresses, IPv4 included; IPv4 alone on hosts without IPv6.
+fn default_listen() -> SocketAddr {
+    let has_v6 = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    let ip = if has_v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+    SocketAddr::new(ip, PORT)
+}
+
+/// Starts a server and says on standard error what is limited.
+///
+/// # Errors
+/// One line with the remedy.
+pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
+    let mut listen = config.listen;
+    if listen.is_empty() {
+        listen.push(default_listen());
+    }
+    let port = listen.iter().map(SocketAddr::port).find(|p| *p != 0).unwrap_or(0);
+    let state = StateDir::new(config.state_dir, port).map_err(|e| Failure::failed(format!("state directory: {e}")))?;
+    let store = FileStore::open(&state.path).map_err(|e| {
+        let remedy = if e.kind() == io::ErrorKind::PermissionDenied { "; name another with --state-dir" } else { "" };
+        Failure::failed(format!("state directory: {e}{remedy}"))
+    })?;
+    let store: Arc<dyn StableStore> = Arc::new(store);
+    let in_state = |e: io::Error| Failure::failed(format!("state directory {}: {e}", state.path.display()));
+    let identity = identity(&store).map_err(in_state)?;
+    let numbers: Arc<dyn FsNumbers> = Arc::new(FileFsNumbers::open(&state.path.join("filesystems")).map_err(in_state)?);
+    let buffers = AlignedPool::new(IDLE_BUFFERS);
+    let mut exports = Vec::new();
+    let mut limited = Limited::default();
+    for export in config.exports {
+        let mut options = Options::new(&export.dir);
+        options.state_dir = Some(state.path.join("exports").join(directory_name(&export.name)));
+        options.numbers = numbers.clone();
+        options.fsid = export.fsid;
+        options.crossmnt = export.crossmnt;
+        options.metadata_sync = export.metadata_sync;
+        options.exclusive = export.exclusive;
+        options.reflink = if export.reflink { Reflink::Auto } else { Reflink::Never };
+        options.handles = HandleMode::Auto;
+        options.buffers = buffers.clone();
+        let backend = Local::open(options).map_err(|e| Failure::failed(format!("export {}: {e}", export.name)))?;
+        limited.note(&export.name, &backend.report());
+        exports.push(ExportConfig {
+            path: export.name,
+            backend: Arc::new(backend),
+            options: ExportOptions {
+                read_only: export.read_only,
+                squash: export.squash,
+                anon_uid: export.anonuid,
+                anon_gid: export.anongid,
+                clients: export.clients,
+                secure: export.secure,
+            },
+        });
+    }
+    limited.say();
+    let settings = config.server;
+    let server = ServerConfig {
+        listen,
+        exports,
+        limits: settings.server,
+        state: settings.state,
+        copy: settings.copy,
+        identity,
+        store,
+    };
+    let running = Server::start(server).await.map_err(|e| match e {
+        StartError::Exports(e) => Failure::usage(e),
+        StartError::Listen { addr, source } => {
+            let remedy = match source.kind() {
+                io::ErrorKind::AddrInUse => {
+                    format!("; stop the server that has it, or choose another port: --listen {}:12049", bracketed(addr))
+                }
+                io::ErrorKind::PermissionDenied => "; choose a port above 1023 with --listen".into(),
+                io::ErrorKind::AddrNotAvailable => "; this host has no such address".into(),
+                _ => String::new(),
+            };
+            Failure::failed(format!("cannot listen on {addr}: {source}{remedy}"))
+        }
+        e => Failure::failed(e),
+    })?;
+    Ok((running, state))
+}
+
+fn bracketed(addr: SocketAddr) -> String {
+    match addr.ip() {
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    }
+}
+
+/// A name of a file for the name of an export: `/a/b` and `/a_b` stay different.
+fn directory_name(export: &str) -> String {
+    let mut name = String::from("root");
+    for c in export.chars() {
+        match c {
+            '/' => name.push('+'),
+            c if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') => name.push(c),
+            c => name.push_str(&format!("%{:x}", u32::from(c))),
+        }
+    }
+    name
+}
+
+/// What this process cannot do, told once for all exports.
+#[derive(Default)]
+struct Limited {
+    identity: bool,
+    handles: Vec<String>,
+}
+
+impl Limited {
+    fn note(&mut self, export: &str, report: &dhow_local::Report) {
+        self.identity |= !report.switches_identity;
+        if !report.opens_handles {
+            self.handles.push(export.to_owned());
+        }
+    }
+
+    fn say(&self) {
+        if self.identity {
+            warn("without the privilege to act as other users, everything happens as the user who runs this server");
+        }
+        if !self.handles.is_empty() {
+            warn(format!(
+                "without the privilege to open files by handle, files of {} that were renamed behind the server's \
+                 back are looked for first",
+                self.handles.join(", ")
+            ));
+        }
+    }
+}
+
+/// Where a path lies, for messages: absolute where that can be told.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_command_fits_the_address() {
+        let export = Export::new("/data", "/srv/data");
+        let at = |text: &str| mount_command(&export, text.parse().unwrap());
+        assert_eq!(at("192.0.2.7:2049"), "mount -t nfs -o vers=4.2 192.0.2.7:/data /mnt");
+        assert_eq!(at("[::1]:7000"), "mount -t nfs -o vers=4.2,port=7000 [::1]:/data /mnt");
+        assert!(!at("[::]:2049").contains("[::]"));
+    }
+
+    #[test]
+    fn names_of_exports_as_names_of_files() {
+        assert_eq!(directory_name("/"), "root+");
+        assert_ne!(directory_name("/a/b"), directory_name("/a_b"));
+        assert!(!directory_name("/ä/x y").contains(['/', ' ']));
+    }
+
+    #[test]
+    fn the_temporary_state_directory_goes() {
+        let state = StateDir::new(None, 0).unwrap();
+        let path = state.path.clone();
+        assert!(path.is_dir());
+        drop(state);
+        assert!(!path.exists());
+        let state = StateDir::new(Some("/x".into()), 0).unwrap();
+        assert_eq!((state.path.as_path(), state.temporary), (Path::new("/x"), false));
+    }
+}

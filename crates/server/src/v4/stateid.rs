@@ -1,6 +1,5 @@
 //! From a stateid to the right to read or write.
 
-use super::state_cx::Retry;
 use super::{Fh, OpCx};
 use crate::exports::OpenToken;
 use dhow_proto::v4::{Stateid, Status};
@@ -35,7 +34,7 @@ impl Grant {
 /// # Errors
 /// BAD_STATEID, OLD_STATEID, OPENMODE, LOCKED, GRACE, DELAY.
 pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) -> Result<Grant, Status> {
-    let stateid = cx.resolve(stateid)?;
+    let stateid = cx.state_arg(stateid)?;
     let (client, state) = (cx.client()?, &cx.server.state);
     let key = fh.key();
     // Each round retires one client whose lease has ended; more than a few in the way of one file is no good reason to

@@ -1,5 +1,7 @@
 //! The state machines together, under virtual time.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 mod clients;
 mod common;
 mod copies;

@@ -199,10 +199,8 @@ fn a_session_that_got_less_than_it_wanted_grows_by_use() {
     let args = CreateSessionArgs { fore_chan: channel(1024), ..session_args(e.client, 1) };
     let made = s.create_session(ConnId(1), 1, &args, &who(0), t(0)).unwrap();
     assert_eq!(made.ok.fore_chan.max_requests, 64, "an eighth of the memory");
-    let mut seq = 0;
     let mut target = 63;
-    for _ in 0..10 {
-        seq += 1;
+    for seq in 1..=10 {
         let args = dhow_proto::v4::ops::SequenceArgs {
             session_id: made.ok.session_id,
             sequence_id: seq,

@@ -7,7 +7,8 @@ use dhow_proto::v4::ops::{
     SequenceArgs, StateProtectArgs, create_session, share,
 };
 use dhow_proto::v4::{
-    ArgOp, Attrs, ClientId, CompoundRes, FileHandle, ResOp, SessionId, StableHow, StateOwner, Stateid, Status, Verifier,
+    ArgOp, Attrs, ClientId, CompoundRes, FileHandle, ResOp, SessionId, StableHow, StateOwner, Stateid, Status,
+    Verifier, optable,
 };
 use std::net::SocketAddr;
 
@@ -144,9 +145,11 @@ impl Client {
         client
     }
 
-    /// Puts SEQUENCE of `slot` before the operations.
+    /// Puts SEQUENCE of `slot` before the operations. The reply is to be cached if one of them is not idempotent: what
+    /// only reads may well be too large for that.
     pub fn sequenced(&mut self, slot: u32, ops: &[ArgOp]) -> Vec<ArgOp> {
-        let sequence = self.session.sequence(slot, true);
+        let once = |op: &ArgOp| optable::lookup(op.op()).is_some_and(|info| !info.is_idempotent());
+        let sequence = self.session.sequence(slot, ops.iter().any(once));
         std::iter::once(ArgOp::Sequence(sequence)).chain(ops.iter().cloned()).collect()
     }
 

@@ -1,0 +1,306 @@
+//! Attributes (RFC 8881 5, 18.7, 18.30, 18.31, 18.15).
+
+use crate::common::{Srv, last};
+use dhow_proto::v4::attr::{self, *};
+use dhow_proto::v4::ops::VerifyArgs;
+use dhow_proto::v4::{ArgOp, Attrs, Bitmap, Fattr, FileHandle, ModeMasked, NfsTime, OpNum, ResOp, SetTime, Status};
+use dhow_testkit::wire::{Client, op};
+
+async fn file(c: &mut Client) -> FileHandle {
+    let root = c.walk("").await;
+    let open = c.create(&root, "f").await;
+    c.close(&open).await;
+    open.fh
+}
+
+async fn set(c: &mut Client, fh: &FileHandle, attrs: impl Into<Fattr>) -> (Status, Bitmap) {
+    let args = dhow_proto::v4::ops::SetattrArgs { stateid: dhow_proto::v4::Stateid::ANONYMOUS, attrs: attrs.into() };
+    match c.run(&[op::put(fh), ArgOp::Setattr(args)]).await.results.pop() {
+        Some(ResOp::Setattr(res)) => (res.status, res.attrsset),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn supported(c: &mut Client, fh: &FileHandle) -> Bitmap {
+    c.attrs(fh, &[SUPPORTED_ATTRS]).await.supported_attrs.unwrap()
+}
+
+/// Case B40: every attribute that is advertised can be had, one by one and all together; those that can only be set
+/// are not had (5.5).
+#[tokio::test]
+async fn what_is_advertised_can_be_had() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    let root = c.walk("").await;
+    for fh in [f, root] {
+        let all = supported(&mut c, &fh).await;
+        for required in [
+            TYPE,
+            FH_EXPIRE_TYPE,
+            CHANGE,
+            SIZE,
+            LINK_SUPPORT,
+            SYMLINK_SUPPORT,
+            NAMED_ATTR,
+            FSID,
+            UNIQUE_HANDLES,
+            LEASE_TIME,
+            RDATTR_ERROR,
+            FILEHANDLE,
+            SUPPATTR_EXCLCREAT,
+        ] {
+            assert!(all.contains(required), "{:?} is REQUIRED (5.6)", attr::name(required));
+        }
+        let readable = all.minus(&WRITE_ONLY);
+        for n in readable.iter() {
+            let got = c.attrs(&fh, &[n]).await;
+            assert!(got.mask().is_subset(&Bitmap::of(&[n])), "{:?}", attr::name(n));
+            // rdattr_error belongs to READDIR; the others are there.
+            assert!(got.mask().contains(n) || n == RDATTR_ERROR, "{:?} is advertised", attr::name(n));
+        }
+        let numbers: Vec<u32> = readable.iter().collect();
+        let got = c.attrs(&fh, &numbers).await.mask();
+        assert!(readable.without(RDATTR_ERROR).is_subset(&got));
+        for n in all.and(&WRITE_ONLY).iter() {
+            assert_eq!(c.status(&[op::put(&fh), op::getattr(&[n])]).await, Status::INVAL, "{:?}", attr::name(n));
+        }
+        // What is not supported, or unknown, is left out (18.7.3).
+        let strange = [HIDDEN, SYSTEM, 58, 63 + 10, 90, 127];
+        let got = c.attrs(&fh, &[&strange[..], &[TYPE]].concat()).await.mask();
+        assert!(got.contains(TYPE) && got.is_subset(&all));
+    }
+}
+
+/// The values themselves, where a test can know them.
+#[tokio::test]
+async fn values() {
+    let srv = Srv::start().await;
+    let mut c = srv.client_as("c", 1000, 100, &[]).await;
+    let root = c.walk("").await;
+    let open = c.create(&root, "f").await;
+    c.write(&open, 0, &[1; 5000]).await;
+    let numbers: Vec<u32> = supported(&mut c, &open.fh).await.minus(&WRITE_ONLY).iter().collect();
+    let a = c.attrs(&open.fh, &numbers).await;
+    assert_eq!((a.size, a.numlinks, a.mode), (Some(5000), Some(1), Some(0o644)));
+    assert_eq!((a.owner.as_deref(), a.owner_group.as_deref()), (Some(&b"1000"[..]), Some(&b"100"[..])), "numeric");
+    assert_eq!(a.filehandle.as_ref(), Some(&open.fh));
+    assert_eq!((a.named_attr, a.unique_handles), (Some(false), Some(true)));
+    assert_eq!(a.fh_expire_type, Some(0), "handles are persistent (4.2.3)");
+    assert_eq!(a.maxname, Some(255));
+    assert!(a.lease_time.unwrap() > 0 && a.maxread.unwrap() >= 4096 && a.maxwrite.unwrap() >= 4096);
+    assert!(a.maxfilesize.unwrap() > u64::from(u32::MAX));
+    assert!(a.space_used.unwrap() >= 5000 && a.time_delta.unwrap().secs == 0);
+    assert_eq!(a.fileid, a.mounted_on_fileid);
+    assert_eq!(a.case_insensitive, Some(false));
+    for t in [a.time_access, a.time_modify, a.time_metadata] {
+        assert!(t.unwrap().secs > 1_700_000_000 && t.unwrap().nanos < 1_000_000_000);
+    }
+}
+
+/// Case B40: attrset says exactly what was set, also of several at once.
+#[tokio::test]
+async fn attrset_is_exact() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    let attrs = Attrs {
+        mode: Some(0o751),
+        owner: Some("1234".into()),
+        owner_group: Some("5678".into()),
+        size: Some(77),
+        time_modify_set: Some(SetTime::Client(NfsTime { secs: 1_000_000_000, nanos: 5 })),
+        time_access_set: Some(SetTime::Server),
+        ..Attrs::default()
+    };
+    let (status, done) = set(&mut c, &f, &attrs).await;
+    assert_eq!((status, done), (Status::OK, attrs.mask()));
+    let got = c.attrs(&f, &[MODE, OWNER, OWNER_GROUP, SIZE, TIME_MODIFY]).await;
+    assert_eq!((got.mode, got.size), (Some(0o751), Some(77)));
+    assert_eq!((got.owner.as_deref(), got.owner_group.as_deref()), (Some(&b"1234"[..]), Some(&b"5678"[..])));
+    assert_eq!(got.time_modify, Some(NfsTime { secs: 1_000_000_000, nanos: 5 }));
+    assert_eq!(set(&mut c, &f, &Attrs::default()).await, (Status::OK, Bitmap::EMPTY), "nothing is no error");
+}
+
+/// Case B18: times before 1970 and after 2106, to the nanosecond; nanoseconds above 999,999,999 are INVAL (18.30.3).
+#[tokio::test]
+async fn times() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    for (secs, nanos) in
+        [(-315_619_200, 0), (2_208_988_800, 999_999_999), (-14_182_980, 750_000_000), (0, 0), (1 << 33, 1)]
+    {
+        let t = NfsTime { secs, nanos };
+        let both = Some(SetTime::Client(t));
+        let (status, _) =
+            set(&mut c, &f, &Attrs { time_access_set: both, time_modify_set: both, ..Attrs::default() }).await;
+        assert_eq!(status, Status::OK);
+        let got = c.attrs(&f, &[TIME_ACCESS, TIME_MODIFY]).await;
+        assert_eq!((got.time_access, got.time_modify), (Some(t), Some(t)));
+    }
+    for nanos in [1_000_000_000, u32::MAX] {
+        let t = Some(SetTime::Client(NfsTime { secs: 5, nanos }));
+        let (status, done) = set(&mut c, &f, &Attrs { time_modify_set: t, ..Attrs::default() }).await;
+        assert_eq!((status, done), (Status::INVAL, Bitmap::EMPTY), "{nanos} nanoseconds");
+    }
+}
+
+/// Case B12: time_create is set, or reported as unsupported, in step with supported_attrs.
+#[tokio::test]
+async fn setting_the_birth() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    let attrs = Attrs { time_create: Some(NfsTime { secs: 1, nanos: 0 }), ..Attrs::default() };
+    let (status, done) = set(&mut c, &f, &attrs).await;
+    match status {
+        Status::OK => assert!(done.contains(TIME_CREATE)),
+        Status::ATTRNOTSUPP | Status::INVAL => assert!(done.is_empty()),
+        other => panic!("{other:?}"),
+    }
+    if !supported(&mut c, &f).await.contains(TIME_CREATE) {
+        assert_eq!(status, Status::ATTRNOTSUPP);
+    }
+}
+
+/// RFC 8881 18.30.4, 15.1.15: what cannot be set, and values that make no sense.
+#[tokio::test]
+async fn what_cannot_be_set() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    let root = c_root(&mut c).await;
+    let d = c.mkdir(&root, "d").await;
+    let before = c.attrs(&f, &[CHANGE, MODE, SIZE]).await;
+    let cases: [(&str, Attrs, &[Status]); 10] = [
+        ("a type", Attrs { file_type: Some(dhow_proto::v4::FileType::DIR), ..Attrs::default() }, &[Status::INVAL]),
+        ("a change", Attrs { change: Some(1), ..Attrs::default() }, &[Status::INVAL]),
+        ("a fileid", Attrs { fileid: Some(1), ..Attrs::default() }, &[Status::INVAL]),
+        ("a ctime", Attrs { time_metadata: Some(NfsTime::default()), ..Attrs::default() }, &[Status::INVAL]),
+        ("a time to be read", Attrs { time_modify: Some(NfsTime::default()), ..Attrs::default() }, &[Status::INVAL]),
+        ("hidden", Attrs { hidden: Some(true), ..Attrs::default() }, &[Status::ATTRNOTSUPP]),
+        ("a mode of many bits", Attrs { mode: Some(0o10_0000), ..Attrs::default() }, &[Status::INVAL, Status::OK]),
+        (
+            "an unknown owner",
+            Attrs { owner: Some("nobody@nowhere.invalid".into()), ..Attrs::default() },
+            &[Status::BADOWNER],
+        ),
+        ("an empty owner", Attrs { owner: Some("".into()), ..Attrs::default() }, &[Status::BADOWNER, Status::INVAL]),
+        ("a huge owner", Attrs { owner: Some("99999999999".into()), ..Attrs::default() }, &[Status::BADOWNER]),
+    ];
+    for (what, attrs, due) in cases {
+        let (status, done) = set(&mut c, &f, &attrs).await;
+        assert!(due.contains(&status), "{what}: {status:?}");
+        assert!(status.is_ok() || done.is_empty(), "{what}: {done:?}");
+    }
+    let size = Attrs { size: Some(0), ..Attrs::default() };
+    let (status, _) = set(&mut c, &d, &size).await;
+    assert!(matches!(status, Status::ISDIR | Status::INVAL), "the size of a directory: {status:?}");
+    let (status, _) = set(&mut c, &f, &Attrs { size: Some(u64::MAX), ..Attrs::default() }).await;
+    assert!(matches!(status, Status::FBIG | Status::INVAL), "{status:?}");
+    let after = c.attrs(&f, &[CHANGE, SIZE]).await;
+    assert_eq!(after.size, before.size);
+
+    // Values that are cut, too long, or of an attribute that nobody knows.
+    let good = Fattr::from(Attrs { mode: Some(0o600), ..Attrs::default() });
+    let cut = Fattr { values: good.values.slice(..0), ..good.clone() };
+    let long = Fattr { values: vec![0; 8].into(), ..good.clone() };
+    let unknown = Fattr { mask: Bitmap::of(&[90]), values: vec![0; 4].into() };
+    assert_eq!(set(&mut c, &f, cut).await.0, Status::BADXDR);
+    assert_eq!(set(&mut c, &f, long).await.0, Status::BADXDR);
+    assert_eq!(set(&mut c, &f, unknown).await.0, Status::ATTRNOTSUPP);
+}
+
+async fn c_root(c: &mut Client) -> FileHandle {
+    c.walk("").await
+}
+
+/// RFC 8881 6.2.5: mode_set_masked touches the bits of its mask; not together with mode.
+#[tokio::test]
+async fn masked_modes() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    if !supported(&mut c, &f).await.contains(MODE_SET_MASKED) {
+        return;
+    }
+    let masked = Some(ModeMasked { value: 0o070, mask: 0o070 });
+    assert_eq!(set(&mut c, &f, &Attrs { mode_set_masked: masked, ..Attrs::default() }).await.0, Status::OK);
+    assert_eq!(c.attrs(&f, &[MODE]).await.mode, Some(0o674));
+    let both = Attrs { mode_set_masked: masked, mode: Some(0o600), ..Attrs::default() };
+    assert_eq!(set(&mut c, &f, &both).await.0, Status::INVAL);
+}
+
+/// The change attribute (5.8.1.4): every change of data, metadata or links; nothing else.
+#[tokio::test]
+async fn changes() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c_root(&mut c).await;
+    let open = c.create(&root, "f").await;
+    let mut seen = vec![c.attrs(&open.fh, &[CHANGE]).await.change.unwrap()];
+    for i in 0..5 {
+        c.write(&open, i, b"x").await;
+        seen.push(c.attrs(&open.fh, &[CHANGE]).await.change.unwrap());
+        c.ok(&[op::put(&open.fh), op::setattr(Attrs { mode: Some(0o600 + i as u32), ..Attrs::default() })]).await;
+        seen.push(c.attrs(&open.fh, &[CHANGE]).await.change.unwrap());
+        c.ok(&[op::put(&open.fh), ArgOp::SaveFh, op::put(&root), op::link(format!("l{i}"))]).await;
+        seen.push(c.attrs(&open.fh, &[CHANGE]).await.change.unwrap());
+    }
+    let all = seen.len();
+    seen.dedup();
+    assert_eq!(seen.len(), all);
+    c.read(&open, 0, 10).await;
+    assert_eq!(c.attrs(&open.fh, &[CHANGE]).await.change, seen.last().copied());
+}
+
+/// RFC 8881 18.31 and 18.15.
+#[tokio::test]
+async fn verify_and_nverify() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    let verify = |attrs: &Attrs| ArgOp::Verify(VerifyArgs { attrs: attrs.into() });
+    let nverify = |attrs: &Attrs| ArgOp::Nverify(VerifyArgs { attrs: attrs.into() });
+    let right = c.attrs(&f, &[TYPE, SIZE, CHANGE, FILEID]).await;
+    let wrong = Attrs { size: Some(1), ..right.clone() };
+    assert_eq!(c.status(&[op::put(&f), verify(&right)]).await, Status::OK);
+    assert_eq!(c.status(&[op::put(&f), verify(&wrong)]).await, Status::NOT_SAME);
+    assert_eq!(c.status(&[op::put(&f), nverify(&right)]).await, Status::SAME);
+    assert_eq!(c.status(&[op::put(&f), nverify(&wrong)]).await, Status::OK);
+    let set_only = Attrs { time_modify_set: Some(SetTime::Server), ..Attrs::default() };
+    let unsupported = Attrs { hidden: Some(false), ..Attrs::default() };
+    for op in [verify, nverify] {
+        let res = c.run(&[op::put(&f), op(&set_only)]).await;
+        assert_eq!(last(&res).1, Status::INVAL);
+        let res = c.run(&[op::put(&f), op(&unsupported)]).await;
+        assert_eq!(last(&res).1, Status::ATTRNOTSUPP);
+    }
+    // The use of it: nothing is done when the file has changed.
+    let res = c.run(&[op::put(&f), verify(&wrong), op::setattr(Attrs { mode: Some(0), ..Attrs::default() })]).await;
+    assert_eq!(last(&res), (OpNum::VERIFY, Status::NOT_SAME));
+}
+
+/// RFC 8881 18.1: the rights asked for, and those among them that are had.
+#[tokio::test]
+async fn access() {
+    let srv = Srv::start().await;
+    let mut c = srv.client_as("c", 1000, 1000, &[]).await;
+    let root = c_root(&mut c).await;
+    let f = c.create(&root, "f").await;
+    c.ok(&[op::put(&f.fh), op::setattr(Attrs { mode: Some(0o540), ..Attrs::default() })]).await;
+    let ask = async |c: &mut Client, want| match c.ok(&[op::put(&f.fh), op::access(want)]).await.pop() {
+        Some(ResOp::Access(Ok(ok))) => (ok.supported, ok.access),
+        other => panic!("{other:?}"),
+    };
+    let (supported, have) = ask(&mut c, 0x3f).await;
+    assert_eq!(have, 0x21, "READ and EXECUTE");
+    assert!(supported & have == have && supported & !0x3f == 0);
+    assert_eq!(ask(&mut c, 0x01).await, (0x01, 0x01));
+    assert_eq!(ask(&mut c, 0).await, (0, 0));
+    c.wire.cred = dhow_testkit::wire::sys(1001, 1001, &[]);
+    assert_eq!(ask(&mut c, 0x3f).await.1, 0);
+    let status = c.status(&[op::put(&f.fh), op::access(0xffff_fe00)]).await;
+    assert!(matches!(status, Status::OK | Status::INVAL));
+}

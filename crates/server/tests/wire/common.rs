@@ -1,0 +1,107 @@
+//! A whole server over a filesystem in memory, on a port of its own.
+
+use dhow_proto::v4::ops::share;
+use dhow_proto::v4::{CompoundRes, FileHandle, OpNum, ResOp, Stateid, Status, optable};
+use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
+use dhow_testkit::memfs::{Clock, Options};
+use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op, sys};
+use dhow_testkit::{Fault, MemFs};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A server, and what it serves at `/`.
+pub struct Srv {
+    pub running: Running,
+    pub fs: Arc<MemFs>,
+    pub fault: Arc<Fault>,
+    pub addr: SocketAddr,
+}
+
+/// Options of an export that takes every caller for who they say they are.
+pub fn open_to_all() -> ExportOptions {
+    ExportOptions { squash: Squash::None, ..ExportOptions::default() }
+}
+
+pub fn identity() -> Identity {
+    Identity::ephemeral().expect("randomness")
+}
+
+pub fn config(exports: Vec<ExportConfig>) -> ServerConfig {
+    let listen = vec![([127, 0, 0, 1], 0).into()];
+    ServerConfig { listen, ..ServerConfig::in_memory(exports).expect("randomness") }
+}
+
+/// Starts a server on a configuration; every status that it returns is held against the operation table, also of calls
+/// whose replies no test looks at (case B24).
+pub async fn start(config: ServerConfig) -> (Running, SocketAddr) {
+    let hook = Arc::new(|minor: u32, op: OpNum, status: Status| {
+        let allowed = optable::allows(op, minor, status);
+        if !allowed {
+            eprintln!("FAULT: {op:?} must not return {status:?} in 4.{minor}");
+            // A panic here would be caught as a fault of the operation: end the test for good.
+            std::process::abort();
+        }
+    });
+    let running = Server::start_observed(config, Some(hook)).await.expect("the server starts");
+    let addr = running.addresses()[0];
+    (running, addr)
+}
+
+impl Srv {
+    /// With the default limits, one export at `/`, nobody squashed.
+    pub async fn start() -> Self {
+        Self::with(Options::default(), |_| {}).await
+    }
+
+    /// With other options of the filesystem, and a configuration to be changed.
+    pub async fn with(options: Options, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let fs = MemFs::with(Options { clock: Clock::System, ..options });
+        let fault = Fault::new(fs.clone());
+        let export = ExportConfig { path: "/".into(), backend: fault.clone(), options: open_to_all() };
+        let mut config = config(vec![export]);
+        change(&mut config);
+        let (running, addr) = start(config).await;
+        Self { running, fs, fault, addr }
+    }
+
+    /// A connection.
+    pub async fn wire(&self) -> Wire {
+        Wire::connect(self.addr).await.expect("a connection")
+    }
+
+    /// A client of that name, as the superuser.
+    pub async fn client(&self, name: &str) -> Client {
+        Client::connect(self.addr, ClientOptions::named(name)).await
+    }
+
+    /// A client of that name, as another user.
+    pub async fn client_as(&self, name: &str, uid: u32, gid: u32, gids: &[u32]) -> Client {
+        Client::over(self.wire().await.with_cred(sys(uid, gid, gids)), ClientOptions::named(name)).await
+    }
+}
+
+/// The status of the last result.
+pub fn last(res: &CompoundRes) -> (OpNum, Status) {
+    let last = res.results.last().expect("a result");
+    (last.op(), last.status())
+}
+
+/// READ under the anonymous stateid.
+pub async fn read_anon(
+    c: &mut Client,
+    fh: &FileHandle,
+    offset: u64,
+    count: u32,
+) -> Result<(bytes::Bytes, bool), Status> {
+    let res = c.run(&[op::put(fh), op::read(Stateid::ANONYMOUS, offset, count)]).await;
+    match res.results.into_iter().next_back() {
+        Some(ResOp::Read(read)) => read.map(|ok| (ok.data, ok.eof)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Opens a file that is there for reading and writing, as an owner of its own.
+pub async fn open_both(c: &mut Client, dir: &FileHandle, name: &str, owner: &str) -> Open {
+    let owner = c.owner(owner);
+    c.open(dir, op::open_name(owner, share::ACCESS_BOTH, share::DENY_NONE, name)).await
+}

@@ -1,0 +1,265 @@
+//! Requests do not wait for each other (case B44); peers that do not read harm only themselves (case B46).
+
+use crate::common::{Srv, open_both};
+use dhow_proto::v4::attr::SIZE;
+use dhow_proto::v4::ops::share;
+use dhow_proto::v4::{ArgOp, ResOp, StableHow, Stateid, Status};
+use dhow_testkit::fault::{Action, Call, Gate};
+use dhow_testkit::wire::{Client, ClientOptions, op};
+use std::time::Duration;
+
+/// Case B44: one slow READ delays nothing else on its connection, replies leave in any order.
+#[tokio::test]
+async fn a_slow_read_delays_only_itself() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let slow = c.create(&root, "slow").await;
+    let fast = c.create(&root, "fast").await;
+    c.write(&slow, 0, b"slow").await;
+    c.write(&fast, 0, b"fast").await;
+    let gate = Gate::new();
+    srv.fault.rule(Call::Read, srv.fs.handle_of("slow"), Action::Hold(gate.clone()), u64::MAX);
+    let held = c.send(1, &[op::put(&slow.fh), op::read(slow.stateid, 0, 10)]).await;
+    gate.arrived(1).await;
+    for _ in 0..100 {
+        c.ok(&[op::put(&slow.fh), op::getattr(&[SIZE])]).await;
+        assert_eq!(c.read(&fast, 0, 10).await.0, "fast");
+    }
+    c.write(&slow, 4, b"er").await;
+    c.ok(&[op::put(&root), op::mkdir("d")]).await;
+    gate.open();
+    let res = c.wait(held).await;
+    assert!(matches!(res.results.last(), Some(ResOp::Read(Ok(ok))) if ok.data.starts_with(b"slow")));
+}
+
+/// Every kind of slow call: others on the same connection go on.
+#[tokio::test]
+async fn any_slow_call_delays_only_itself() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let g = c.create(&root, "g").await;
+    let d = c.mkdir(&root, "d").await;
+    let owner = c.owner("p");
+    let slow: Vec<(Call, Vec<ArgOp>)> = vec![
+        (Call::Commit, vec![op::put(&f.fh), op::commit(0, 0)]),
+        (Call::Write, vec![op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"x")]),
+        (Call::Make, vec![op::put(&d), op::mkdir("x")]),
+        (Call::Create, vec![op::put(&d), op::open_create(owner, 3, 0, "y", 0o644)]),
+        (Call::ReadDir, vec![op::put(&d), op::readdir(0, Default::default(), 4096, &[])]),
+        (Call::Lookup, vec![op::put(&d), op::lookup("x")]),
+        (Call::Remove, vec![op::put(&d), op::remove("x")]),
+        (Call::StatFs, vec![op::put(&d), op::getattr(&[dhow_proto::v4::attr::SPACE_FREE])]),
+        (Call::Seek, vec![op::put(&f.fh), op::seek(f.stateid, 0, dhow_proto::v4::ops::DataContent::DATA)]),
+    ];
+    for (call, ops) in slow {
+        let gate = srv.fault.hold(call);
+        let held = c.send(1, &ops).await;
+        gate.arrived(1).await;
+        srv.fault.clear(call);
+        for _ in 0..10 {
+            c.ok(&[op::put(&g.fh), op::getattr(&[SIZE]), op::read(g.stateid, 0, 1)]).await;
+            c.ok(&[op::put(&root), op::lookup("g"), op::getfh()]).await;
+        }
+        gate.open();
+        c.wait(held).await;
+    }
+}
+
+/// Creates of different names in one directory do not wait for each other (C5).
+#[tokio::test]
+async fn creates_in_one_directory() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let gate = srv.fault.hold(Call::Create);
+    let mut xids = Vec::new();
+    for i in 0..32 {
+        let owner = c.owner(format!("o{i}"));
+        xids.push(c.send(i, &[op::put(&root), op::open_create(owner, 3, 0, format!("f{i}"), 0o644)]).await);
+    }
+    gate.arrived(32).await;
+    gate.open();
+    for xid in xids {
+        assert!(c.wait(xid).await.status.is_ok());
+    }
+}
+
+/// The same name from many at once: one file, and everybody has it open.
+#[tokio::test]
+async fn creates_of_one_name() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let mut xids = Vec::new();
+    for i in 0..32 {
+        let owner = c.owner(format!("o{i}"));
+        xids.push(c.send(i, &[op::put(&root), op::open_create(owner, 3, 0, "one", 0o644), op::getfh()]).await);
+    }
+    let mut seen = Vec::new();
+    for xid in xids {
+        let res = c.wait(xid).await;
+        match res.results.last() {
+            Some(ResOp::GetFh(Ok(ok))) => seen.push(ok.object.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(srv.fs.open_count(), 32);
+}
+
+/// Case K26: unlink, create, rename and open of a few names from many slots: no deadlock, no fault, nothing left open.
+#[tokio::test]
+async fn a_storm_of_names() {
+    let srv = Srv::start().await;
+    let mut tasks = Vec::new();
+    for n in 0..4_u64 {
+        let mut c = srv.client(&format!("client {n}")).await;
+        tasks.push(tokio::spawn(async move {
+            let root = c.walk("").await;
+            let dirs = [root.clone(), c.walk("").await];
+            let mut seed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut next = move || {
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                seed
+            };
+            let mut opens = Vec::new();
+            for round in 0..60 {
+                let mut xids = Vec::new();
+                for slot in 0..16 {
+                    let r = next();
+                    let (x, y) = (format!("n{}", r % 5), format!("n{}", (r >> 8) % 5));
+                    let dir = &dirs[(r >> 16) as usize % 2];
+                    let owner = c.owner(format!("o{round}-{slot}"));
+                    let ops = match (r >> 24) % 5 {
+                        0 => vec![op::put(dir), op::remove(x)],
+                        1 => vec![op::put(dir), ArgOp::SaveFh, op::rename(x, y)],
+                        2 => vec![op::put(dir), op::lookup(x), ArgOp::SaveFh, op::put(dir), op::link(y)],
+                        _ => vec![op::put(dir), op::open_create(owner, share::ACCESS_BOTH, 0, x, 0o644), op::getfh()],
+                    };
+                    xids.push(c.send(slot, &ops).await);
+                }
+                for xid in xids {
+                    let res = c.wait(xid).await;
+                    if let [.., ResOp::Open(Ok(ok)), ResOp::GetFh(Ok(fh))] = &res.results[..] {
+                        opens.push((fh.object.clone(), ok.stateid));
+                    } else {
+                        let due = [Status::OK, Status::NOENT, Status::EXIST, Status::STALE, Status::DELAY];
+                        assert!(due.contains(&res.status), "{res:?}");
+                    }
+                }
+            }
+            for (fh, stateid) in opens {
+                c.ok(&[op::put(&fh), op::close(stateid)]).await;
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(120), task).await.expect("no deadlock").unwrap();
+    }
+    assert_eq!(srv.fs.open_count(), 0);
+}
+
+/// CLOSE waits for I/O under its stateid or lets it finish; the data of an answered WRITE is there.
+#[tokio::test]
+async fn closing_under_io() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let gate = srv.fault.hold(Call::Write);
+    let write = c.send(1, &[op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"data")]).await;
+    gate.arrived(1).await;
+    let close = c.send(2, &[op::put(&f.fh), op::close(f.stateid)]).await;
+    // Others go on meanwhile.
+    let g = open_both(&mut c, &root, "f", "other").await;
+    gate.open();
+    let written = c.wait(write).await;
+    assert!(written.status.is_ok(), "{written:?}");
+    let mut closed = c.wait(close).await.status;
+    for _ in 0..500 {
+        if closed != Status::DELAY {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        closed = c.status(&[op::put(&f.fh), op::close(f.stateid)]).await;
+    }
+    assert!(closed.is_ok(), "{closed:?}");
+    assert_eq!(c.read(&g, 0, 10).await.0, "data");
+    c.close(&g).await;
+    assert_eq!(srv.fs.open_count(), 0);
+}
+
+/// Case B46: a peer that asks for gigabytes and reads nothing cannot pin more than its share, and others go on.
+#[tokio::test]
+async fn a_peer_that_does_not_read() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("good").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "big").await;
+    c.ok(&[
+        op::put(&f.fh),
+        op::setattr_with(f.stateid, dhow_proto::v4::Attrs { size: Some(1 << 30), ..Default::default() }),
+    ])
+    .await;
+    let mut o = ClientOptions::named("bad");
+    o.fore.max_requests = 512;
+    let mut bad = Client::connect(srv.addr, o).await;
+    let slots = bad.session.granted.fore_chan.max_requests;
+    for slot in 0..slots {
+        let sequence = ArgOp::Sequence(bad.session.sequence(slot, false));
+        let read = [sequence, op::put(&f.fh), op::read(Stateid::ANONYMOUS, 0, 1 << 20)];
+        bad.wire.send_compound(2, &read).await;
+    }
+    let limit = srv.running.shared().limits.reply_bytes_per_connection;
+    for _ in 0..50 {
+        c.ok(&[op::put(&f.fh), op::read(f.stateid, 0, 4096)]).await;
+        let pinned: usize = srv.running.shared().conns.lock().values().map(|c| c.conn.waiting_bytes()).sum();
+        assert!(pinned <= limit + (4 << 20), "{pinned} bytes wait for a peer that does not read");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(srv.fault.count(Call::Read) < u64::from(slots), "not all of it was read in advance");
+}
+
+/// Case B46: many idle connections beside busy ones.
+#[tokio::test]
+async fn idle_connections() {
+    let srv = Srv::start().await;
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(srv.wire().await);
+    }
+    let mut c = srv.client("c").await;
+    for i in 0..50 {
+        c.ok(&[op::root(), op::mkdir(format!("d{i}"))]).await;
+    }
+    for w in idle.iter_mut().step_by(37) {
+        assert!(w.null().await.header.is_success());
+    }
+}
+
+/// Over a long link: with many requests in flight the time is one round trip, not one for each (virtual time).
+#[tokio::test(start_paused = true)]
+async fn pipelining_over_a_long_link() {
+    use dhow_testkit::wire::Wire;
+    use dhow_testkit::{LinkOptions, link};
+    let srv = Srv::start().await;
+    let latency = Duration::from_millis(100);
+    let (ours, theirs, _control) = link(LinkOptions { latency, ..LinkOptions::default() });
+    srv.running.serve_stream(theirs, None);
+    let mut c = Client::over(Wire::new(ours), ClientOptions::named("far")).await;
+    let start = tokio::time::Instant::now();
+    let mut xids = Vec::new();
+    for slot in 0..64 {
+        xids.push(c.send(slot, &[op::root(), op::mkdir(format!("d{slot}"))]).await);
+    }
+    for xid in xids {
+        assert!(c.wait(xid).await.status.is_ok());
+    }
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?} for 64 calls at 200 ms each", start.elapsed());
+}

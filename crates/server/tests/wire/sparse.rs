@@ -1,0 +1,131 @@
+//! ALLOCATE, DEALLOCATE, SEEK (RFC 7862 15.1, 15.4, 15.11).
+
+use crate::common::{Srv, last};
+use dhow_proto::v4::attr::{SIZE, SPACE_USED};
+use dhow_proto::v4::ops::{AllocateArgs, DataContent, SeekOk, share};
+use dhow_proto::v4::{ArgOp, OpNum, ResOp, Stateid, Status};
+use dhow_testkit::memfs::Options;
+use dhow_testkit::wire::{Client, Open, op};
+
+const KIB: u64 = 1024;
+
+fn allocate(stateid: Stateid, offset: u64, length: u64) -> ArgOp {
+    ArgOp::Allocate(AllocateArgs { stateid, offset, length })
+}
+
+fn deallocate(stateid: Stateid, offset: u64, length: u64) -> ArgOp {
+    ArgOp::Deallocate(AllocateArgs { stateid, offset, length })
+}
+
+async fn file(c: &mut Client) -> Open {
+    let root = c.walk("").await;
+    c.create(&root, "f").await
+}
+
+async fn seek(c: &mut Client, f: &Open, offset: u64, what: DataContent) -> Result<SeekOk, Status> {
+    match c.run(&[op::put(&f.fh), op::seek(f.stateid, offset, what)]).await.results.pop() {
+        Some(ResOp::Seek(done)) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn seeking() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    // Hole, data, hole, data.
+    c.write(&f, 64 * KIB, &[1; 8192]).await;
+    c.write(&f, 256 * KIB, &[2; 100]).await;
+    let size = 256 * KIB + 100;
+    let at = |offset| SeekOk { eof: false, offset };
+    assert_eq!(seek(&mut c, &f, 0, DataContent::DATA).await, Ok(at(64 * KIB)));
+    assert_eq!(seek(&mut c, &f, 0, DataContent::HOLE).await, Ok(at(0)));
+    assert_eq!(seek(&mut c, &f, 64 * KIB + 5, DataContent::DATA).await, Ok(at(64 * KIB + 5)));
+    assert_eq!(seek(&mut c, &f, 64 * KIB + 5, DataContent::HOLE).await, Ok(at(72 * KIB)));
+    assert_eq!(seek(&mut c, &f, 72 * KIB, DataContent::DATA).await, Ok(at(256 * KIB)));
+    let end = seek(&mut c, &f, 256 * KIB + 1, DataContent::HOLE).await.unwrap();
+    assert_eq!(end.offset, size, "the end counts as a hole");
+    for offset in [size, size + 1, 1 << 60, u64::MAX] {
+        for what in [DataContent::DATA, DataContent::HOLE] {
+            assert_eq!(seek(&mut c, &f, offset, what).await.unwrap_err(), Status::NXIO, "{offset}");
+        }
+    }
+    // No more data: eof, and no error (15.11.3).
+    c.ok(&[op::put(&f.fh), allocate(f.stateid, 0, 1)]).await;
+    c.ok(&[
+        op::put(&f.fh),
+        op::setattr_with(f.stateid, dhow_proto::v4::Attrs { size: Some(1 << 20), ..Default::default() }),
+    ])
+    .await;
+    assert!(seek(&mut c, &f, 512 * KIB, DataContent::DATA).await.unwrap().eof);
+    let odd = seek(&mut c, &f, 0, DataContent(7)).await.unwrap_err();
+    assert!(matches!(odd, Status::UNION_NOTSUPP | Status::INVAL | Status::BADXDR), "{odd:?}");
+}
+
+#[tokio::test]
+async fn allocating_and_deallocating() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    c.write(&f, 0, b"abc").await;
+    c.ok(&[op::put(&f.fh), allocate(f.stateid, 0, 100_000)]).await;
+    let a = c.attrs(&f.fh, &[SIZE, SPACE_USED]).await;
+    assert_eq!(a.size, Some(100_000));
+    assert!(a.space_used.unwrap() >= 100_000);
+    let (data, _) = c.read(&f, 0, 100_000).await;
+    assert!(&data[..3] == b"abc" && data[3..].iter().all(|&b| b == 0) && data.len() == 100_000);
+    c.ok(&[op::put(&f.fh), deallocate(f.stateid, 0, 1 << 40)]).await;
+    let a = c.attrs(&f.fh, &[SIZE, SPACE_USED]).await;
+    assert_eq!(a.size, Some(100_000), "the size stays (15.4.3)");
+    assert!(a.space_used.unwrap() < 8192);
+    assert!(c.read(&f, 0, 3).await.0.iter().all(|&b| b == 0));
+}
+
+/// Ranges that make no sense, wrong modes (case K29), wrong objects.
+#[tokio::test]
+async fn refusals() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let owner = c.owner("reader");
+    let r = c.open(&root, op::open_name(owner, share::ACCESS_READ, 0, "f")).await;
+    c.ok(&[op::put(&root), op::mkdir("d")]).await;
+    let d = c.walk("d").await;
+    type Make = fn(Stateid, u64, u64) -> ArgOp;
+    for make in [allocate as Make, deallocate as Make] {
+        for (offset, length) in [(0, 0), (u64::MAX, 2), (1 << 63, 1 << 63)] {
+            let res = c.run(&[op::put(&f.fh), make(f.stateid, offset, length)]).await;
+            let (_, status) = last(&res);
+            assert!(
+                matches!(status, Status::INVAL | Status::FBIG) || (length == 0 && status.is_ok()),
+                "{offset} {length}: {status:?}"
+            );
+        }
+        assert_eq!(c.status(&[op::put(&f.fh), make(r.stateid, 0, 10)]).await, Status::OPENMODE, "case K29");
+        let bogus = Stateid { seqid: 1, other: [9; 12] };
+        assert_eq!(c.status(&[op::put(&f.fh), make(bogus, 0, 10)]).await, Status::BAD_STATEID);
+        let res = c.run(&[op::put(&d), make(Stateid::ANONYMOUS, 0, 10)]).await;
+        assert!(matches!(last(&res).1, Status::WRONG_TYPE | Status::ISDIR | Status::INVAL), "{:?}", last(&res));
+    }
+    assert_eq!(c.attrs(&f.fh, &[SIZE]).await.size, Some(0));
+    let res = c.run(&[op::put(&d), op::seek(Stateid::ANONYMOUS, 0, DataContent::DATA)]).await;
+    assert!(
+        matches!(last(&res), (OpNum::SEEK, Status::WRONG_TYPE | Status::ISDIR | Status::INVAL)),
+        "{:?}",
+        last(&res)
+    );
+}
+
+/// What is reserved has room; what has none is refused, and nothing is done.
+#[tokio::test]
+async fn no_space() {
+    let srv = Srv::with(Options { max_bytes: 1 << 20, ..Options::default() }, |_| {}).await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    assert_eq!(c.status(&[op::put(&f.fh), allocate(f.stateid, 0, 2 << 20)]).await, Status::NOSPC);
+    assert_eq!(c.attrs(&f.fh, &[SIZE]).await.size, Some(0));
+    c.ok(&[op::put(&f.fh), allocate(f.stateid, 0, 1 << 20)]).await;
+    c.write(&f, 0, &vec![1; 1 << 20]).await;
+}

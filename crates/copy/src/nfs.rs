@@ -161,7 +161,9 @@ pub(crate) fn failure(error: &dhow_client::Error, place: impl Into<String>) -> E
         E::WritesLost | E::CopyLost => ErrorKind::DataLost,
         E::Auth(_) => return Error::with(ErrorKind::Permission, place, error.to_string()),
         E::Argument(_) => return Error::with(ErrorKind::BadName, place, error.to_string()),
-        E::Closed | E::TimedOut(_) | E::Unsupported(_) | E::Io { .. } => {
+        // It names the server itself.
+        E::Io { .. } => return Error::with(ErrorKind::Unreachable, "", error.to_string()),
+        E::Closed | E::TimedOut(_) | E::Unsupported(_) => {
             return Error::with(ErrorKind::Unreachable, place, error.to_string());
         }
         _ => return Error::with(ErrorKind::Io, place, error.to_string()),

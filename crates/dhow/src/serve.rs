@@ -11,7 +11,8 @@ use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, St
 use dhow_sys::pool::AlignedPool;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -221,7 +222,9 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     let mut limited = Limited::default();
     for export in config.exports {
         let mut options = Options::new(&export.dir);
-        options.state_dir = Some(state.path.join("exports").join(directory_name(&export.name)));
+        let own = state.path.join("exports").join(directory_name(&export.name));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(in_state)?;
+        options.state_dir = Some(own);
         options.numbers = numbers.clone();
         options.fsid = export.fsid;
         options.crossmnt = export.crossmnt;
@@ -247,6 +250,9 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     }
     limited.say();
     let settings = config.server;
+    for key in crate::settings::KEYS {
+        tracing::debug!(setting = key.name, value = (key.shown)(&settings));
+    }
     let server = ServerConfig {
         listen,
         exports,
@@ -323,10 +329,6 @@ impl Limited {
     }
 }
 
-/// Where a path lies, for messages: absolute where that can be told.
-pub fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
 
 #[cfg(test)]
 mod tests {

@@ -171,3 +171,130 @@ async fn send(
     let ok = ReplyHeader::decode(&mut r).is_ok_and(|h| h.is_success());
     Some(if ok { CbCompoundRes::decode(&mut r).map(|res| res.results).map_err(drop) } else { Err(()) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ExportConfig, ExportOptions, Running, Server, ServerConfig};
+    use dhow_proto::v4::cb::CbRecallSlotArgs;
+    use dhow_proto::v4::ops::{BindConnToSessionArgs, ChannelDirFromClient};
+    use dhow_proto::v4::{ArgOp, CbOpNum};
+    use dhow_rpc::ReplyHeader;
+    use dhow_testkit::MemFs;
+    use dhow_testkit::wire::{CallBack, Callbacks, Client, ClientOptions, Wire};
+
+    fn op() -> CbArgOp {
+        CbArgOp::RecallSlot(CbRecallSlotArgs { target_highest_slot_id: 3 })
+    }
+
+    async fn server() -> Running {
+        let export = ExportConfig { path: "/".into(), backend: MemFs::new(), options: ExportOptions::default() };
+        Server::start(ServerConfig::in_memory(vec![export]).unwrap()).await.unwrap()
+    }
+
+    fn wire(server: &Running) -> Wire {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        server.serve_stream(theirs, None);
+        let mut wire = Wire::new(ours);
+        wire.on_callback = Callbacks::Keep;
+        wire
+    }
+
+    async fn client(server: &Running) -> Client {
+        Client::over(wire(server), ClientOptions::named("c")).await
+    }
+
+    fn start(
+        server: &Running,
+        c: &Client,
+        referring: Option<Referring>,
+    ) -> tokio::task::JoinHandle<Result<CbResOp, CallbackError>> {
+        let (shared, id) = (server.shared().clone(), c.id);
+        tokio::spawn(async move { call(&shared, id, referring, op()).await })
+    }
+
+    fn sequence(call: &CallBack) -> CbSequenceArgs {
+        match call.compound().ops.into_iter().next() {
+            Some(CbArgOp::Sequence(s)) => s,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn answer_with(wire: &mut Wire, call: &CallBack, status: Status) {
+        let mut res = call.success();
+        res.status = status;
+        res.results[1] = CbResOp::error(CbOpNum::RECALL_SLOT, status);
+        let mut w = Writer::new();
+        ReplyHeader::success(call.header.xid).encode(&mut w);
+        res.encode(&mut w);
+        wire.send_record(&w.into_bytes()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_names_what_it_must_not_overtake() {
+        // RFC 8881 20.9, 2.10.6.3; case K05.
+        let server = server().await;
+        let mut c = client(&server).await;
+        let session = c.session.id();
+        let task = start(&server, &c, Some((session, 7, 3)));
+        let got = c.wire.callback().await;
+        let args = got.compound();
+        assert_eq!((args.minorversion, args.ops.len()), (2, 2));
+        let seq = sequence(&got);
+        assert_eq!((seq.session_id, seq.sequence_id, seq.slot_id), (session, 1, 0));
+        let calls = vec![ReferringCall { sequence_id: 7, slot_id: 3 }];
+        assert_eq!(seq.referring_call_lists, [ReferringCallList { session_id: session, calls }]);
+        assert_eq!(args.ops[1], op());
+        c.wire.answer(&got).await;
+        assert!(matches!(task.await.unwrap(), Ok(CbResOp::RecallSlot(Ok(())))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broken_connection_is_replaced_by_another_with_the_same_call() {
+        // RFC 8881 2.10.6.2, case K02.
+        let server = server().await;
+        let mut c = client(&server).await;
+        let task = start(&server, &c, None);
+        let first = c.wire.callback().await;
+        let bind = BindConnToSessionArgs {
+            session_id: c.session.id(),
+            dir: ChannelDirFromClient::FORE_OR_BOTH,
+            use_rdma: false,
+        };
+        c.wire = wire(&server);
+        assert_eq!(c.wire.compound(2, &[ArgOp::BindConnToSession(bind)]).await.status, Status::OK);
+        let second = c.wire.callback().await;
+        assert_eq!(sequence(&first), sequence(&second));
+        c.wire.answer(&second).await;
+        assert!(task.await.unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delay_is_tried_again_with_the_next_sequence_id() {
+        // Case K03.
+        let server = server().await;
+        let mut c = client(&server).await;
+        let task = start(&server, &c, None);
+        let first = c.wire.callback().await;
+        answer_with(&mut c.wire, &first, Status::DELAY).await;
+        let second = c.wire.callback().await;
+        assert_eq!(sequence(&second).sequence_id, sequence(&first).sequence_id + 1);
+        c.wire.answer(&second).await;
+        assert!(task.await.unwrap().is_ok());
+        let task = start(&server, &c, None);
+        let third = c.wire.callback().await;
+        answer_with(&mut c.wire, &third, Status::BADHANDLE).await;
+        assert_eq!(task.await.unwrap(), Err(CallbackError::Refused(Status::BADHANDLE)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_answers_costs_a_bounded_time() {
+        let server = server().await;
+        let c = client(&server).await;
+        let begun = tokio::time::Instant::now();
+        assert_eq!(start(&server, &c, None).await.unwrap(), Err(CallbackError::NoPath));
+        assert!(begun.elapsed() < ANSWER * TRIES);
+        let gone = ClientId(1);
+        assert_eq!(call(server.shared(), gone, None, op()).await, Err(CallbackError::NoClient));
+    }
+}

@@ -1,0 +1,7 @@
+//! State over restarts and ended leases, of whole servers.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod common;
+mod courtesy;
+mod recovery;

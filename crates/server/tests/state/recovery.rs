@@ -1,0 +1,112 @@
+//! Restarts (RFC 8881 8.4.2; cases B06, B31).
+
+use crate::common::*;
+use dhow_proto::v4::ops::{ReclaimCompleteArgs, share};
+use dhow_proto::v4::{ArgOp, Status};
+use dhow_testkit::wire::{Open, op};
+use std::time::Duration;
+
+const DONE: ArgOp = ArgOp::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
+
+#[tokio::test]
+async fn a_client_is_recorded_with_its_first_state_and_forgotten_with_its_client_id() {
+    // RFC 8881 8.4.3: before the state is granted; and a server without records has no grace period.
+    let place = Place::new();
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    assert!(place.recorded().is_empty(), "no state, no record");
+    let root = a.walk("/").await;
+    let f = a.create(&root, "f").await;
+    assert_eq!(place.recorded(), ["a"]);
+    a.close(&f).await;
+    let (id, session) = (a.id, a.session.id());
+    assert_eq!(a.wire.compound(2, &[op::destroy_session(session)]).await.status, Status::OK);
+    assert_eq!(a.wire.compound(2, &[op::destroy_client(id)]).await.status, Status::OK);
+    assert!(place.recorded().is_empty());
+    server.shutdown().await;
+    let server = place.start().await;
+    let mut b = client(&server, "b").await;
+    let root = b.walk("/").await;
+    b.create(&root, "g").await;
+}
+
+#[tokio::test]
+async fn opens_and_locks_are_reclaimed_before_anybody_else_gets_them() {
+    let place = Place::new();
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    let root = a.walk("/").await;
+    let f = a.create(&root, "f").await;
+    assert_eq!(lock(&mut a, &f, false).await, Status::OK);
+    server.shutdown().await;
+
+    let server = place.start().await;
+    let mut b = client(&server, "b").await;
+    // Handles are the same (case B06); b may look but not take.
+    let owner = b.owner("o");
+    assert_eq!(open(&mut b, &f.fh, open_fh(owner.clone(), RW, share::DENY_NONE)).await, Err(Status::GRACE));
+    assert_eq!(open(&mut b, &f.fh, reclaim(owner.clone(), RW, share::DENY_NONE)).await, Err(Status::NO_GRACE));
+    let create = op::open_create(owner.clone(), RW, share::DENY_NONE, "must not be made", 0o644);
+    assert_eq!(b.status(&[op::put(&root), create]).await, Status::GRACE);
+    assert_eq!(b.status(&[op::put(&root), op::lookup("must not be made")]).await, Status::NOENT);
+
+    let mut a = returning(&server, "a").await;
+    let owner_a = a.owner("owner");
+    assert_eq!(open(&mut a, &f.fh, open_fh(owner_a.clone(), RW, share::DENY_NONE)).await, Err(Status::GRACE));
+    let stateid = open(&mut a, &f.fh, reclaim(owner_a.clone(), RW, share::DENY_NONE)).await.unwrap();
+    let f = Open { fh: f.fh, stateid };
+    assert_eq!(lock(&mut a, &f, false).await, Status::GRACE);
+    assert_eq!(lock(&mut a, &f, true).await, Status::OK);
+    a.ok(&[DONE]).await;
+    assert_eq!(open(&mut a, &f.fh, reclaim(owner_a, RW, share::DENY_NONE)).await, Err(Status::NO_GRACE));
+
+    // Everybody is back: grace is over at once, and the lock holds.
+    let stateid = open(&mut b, &f.fh, open_fh(owner, RW, share::DENY_NONE)).await.unwrap();
+    let fb = Open { fh: f.fh.clone(), stateid };
+    assert_eq!(lock(&mut b, &fb, false).await, Status::DENIED);
+    a.close(&f).await;
+    assert_eq!(lock(&mut b, &fb, false).await, Status::OK);
+}
+
+#[tokio::test]
+async fn who_stays_away_in_grace_cannot_reclaim_at_the_restart_after() {
+    // RFC 8881 8.4.3, the edge conditions.
+    let mut place = Place::new();
+    place.grace = Duration::from_millis(500);
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    let root = a.walk("/").await;
+    let f = a.create(&root, "f").await;
+    server.shutdown().await;
+
+    let server = place.start().await;
+    let mut b = client(&server, "b").await;
+    let owner = b.owner("o");
+    let got = patiently(async || {
+        open(&mut b, &f.fh, open_fh(owner.clone(), RW, share::DENY_BOTH)).await.err().unwrap_or(Status::OK)
+    });
+    assert_eq!(got.await, Status::OK);
+    assert_eq!(place.recorded(), ["b"], "a's record went before b was granted anything");
+    server.shutdown().await;
+
+    let server = place.start().await;
+    let mut a = returning(&server, "a").await;
+    let owner = a.owner("owner");
+    assert_eq!(open(&mut a, &f.fh, reclaim(owner, RW, share::DENY_NONE)).await, Err(Status::NO_GRACE));
+}
+
+#[tokio::test]
+async fn stateids_and_sessions_of_the_instance_before_are_unknown() {
+    let place = Place::new();
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    let root = a.walk("/").await;
+    let f = a.create(&root, "f").await;
+    let session = a.session.clone();
+    server.shutdown().await;
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    assert_eq!(a.status(&[op::put(&f.fh), op::read(f.stateid, 0, 10)]).await, Status::BAD_STATEID);
+    a.session = session;
+    assert_eq!(a.status(&[op::put(&f.fh)]).await, Status::BADSESSION);
+}

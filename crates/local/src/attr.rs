@@ -22,7 +22,7 @@ pub(crate) fn attr(fs: &Filesystem, stat: &Stat, change: u64) -> Attr {
     Attr {
         kind: kind_of(stat.mode),
         mode: stat.mode & 0o7777,
-        nlink: stat.nlink.max(1),
+        nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
         size: stat.size,

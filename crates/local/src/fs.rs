@@ -57,19 +57,22 @@ impl Filesystem {
         mounted_on: Option<u64>,
         verifier: &Arc<Verifier>,
     ) -> Result<Filesystem, Errno> {
+        let dir = dir.as_fd();
         let root = open::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Filesystem::with_root(options, root, stat, mounted_on, verifier)
+        Filesystem::with_root(options, dir, root, stat, mounted_on, verifier)
     }
 
-    /// As [`Filesystem::probe`] with an open directory; `stat` tells the device, which may be that of a subvolume.
+    /// As [`Filesystem::probe`] for any object, with an open directory of the same filesystem. The object may lie in
+    /// another subvolume than the directory.
     pub(crate) fn with_root(
         options: &Options,
+        object: impl AsFd,
         root: OwnedFd,
         stat: &Stat,
         mounted_on: Option<u64>,
         verifier: &Arc<Verifier>,
     ) -> Result<Filesystem, Errno> {
-        let fs = open::statfs(&root)?;
+        let fs = open::statfs(object)?;
         let mut key = fs.magic.to_be_bytes().to_vec();
         if fs.fsid != 0 {
             key.extend_from_slice(&fs.fsid.to_be_bytes());

@@ -12,7 +12,7 @@
 //! Numbers are big-endian, `length` counts everything after itself, `sum` is FNV-1a of the record before it. A name of
 //! length 0 takes a hint back. Reading stops at the first record that is not whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -57,6 +57,9 @@ struct Table {
     logged: usize,
     /// Handles that no walk found, and whether a scan has begun and ended since.
     missing: HashMap<Handle, Missing>,
+    /// Objects that were removed through us, the last few.
+    gone: HashSet<Handle>,
+    gone_order: VecDeque<Handle>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,6 +118,19 @@ impl Hints {
         }
     }
 
+    /// The object was removed: it need not be searched for.
+    pub(crate) fn gone(&self, handle: &Handle) {
+        let mut table = self.table.lock();
+        if table.gone.insert(handle.clone()) {
+            table.gone_order.push_back(handle.clone());
+        }
+        if table.gone_order.len() > MAX_MISSING
+            && let Some(old) = table.gone_order.pop_front()
+        {
+            table.gone.remove(&old);
+        }
+    }
+
     /// The way to an object from the nearest one that `known` has.
     pub(crate) fn way(&self, handle: &Handle, known: impl Fn(&Handle) -> Option<Arc<Inode>>) -> Option<Way> {
         let mut steps = Vec::new();
@@ -137,6 +153,9 @@ impl Hints {
     /// An object was not found. True if a whole scan has not found it either, so that it is gone.
     pub(crate) fn miss(&self, handle: &Handle) -> bool {
         let mut table = self.table.lock();
+        if table.gone.contains(handle) {
+            return true;
+        }
         match table.missing.get(handle) {
             Some(Missing::Scanned) => {
                 table.missing.remove(handle);
@@ -164,6 +183,8 @@ impl Hints {
 
     fn end_scan(&self) {
         let mut table = self.table.lock();
+        // Those that nobody asked for since the scan before make room.
+        table.missing.retain(|_, m| *m != Missing::Scanned);
         table.missing.values_mut().filter(|m| **m == Missing::Scanning).for_each(|m| *m = Missing::Scanned);
         drop(table);
         self.scanning.store(false, Ordering::Release);
@@ -385,6 +406,8 @@ mod tests {
         assert!(!hints.miss(&lost));
         assert!(hints.start_scan());
         assert!(!hints.start_scan());
+        hints.gone(&handle(76));
+        assert!(hints.miss(&handle(76)) && hints.miss(&handle(76)));
         // One that is lost while a scan runs waits for the next.
         let late = handle(78);
         assert!(!hints.miss(&late) && !hints.miss(&lost));

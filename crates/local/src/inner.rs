@@ -284,6 +284,7 @@ impl Inner {
         near: &Arc<Filesystem>,
         mounted_on: impl FnOnce() -> Option<u64>,
     ) -> Result<Arc<Filesystem>> {
+        let fd = fd.as_fd();
         if stat.dev == near.dev {
             return Ok(near.clone());
         }
@@ -299,7 +300,7 @@ impl Inner {
             near.root
                 .try_clone()
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
-                .and_then(|root| Filesystem::with_root(&self.options, root, stat, over, &self.verifier))
+                .and_then(|root| Filesystem::with_root(&self.options, fd, root, stat, over, &self.verifier))
         };
         let new = Arc::new(new.map_err(sys)?);
         let mut all = self.filesystems.write();

@@ -20,6 +20,8 @@ use crate::sync::Lane;
 const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Reads up to this size go to memory of their own instead of a pooled block, of which the least is 64 KiB.
 const SMALL_READ: usize = 8 << 10;
+/// The most that one read returns, whatever is asked.
+const MAX_READ: u64 = 8 << 20;
 
 /// The token of one open. The descriptors are the object's; this counts as a reason to keep them.
 pub(crate) struct LocalOpen {
@@ -196,7 +198,7 @@ impl Inner {
             Ok(stat) => stat.size,
             Err(e) => return Some(Err(e)),
         };
-        let want = size.saturating_sub(offset).min(u64::from(len)) as usize;
+        let want = size.saturating_sub(offset).min(u64::from(len)).min(MAX_READ) as usize;
         if want == 0 {
             return Some(Ok(ReadData { data: Bytes::new(), eof: offset.saturating_add(u64::from(len)) >= size }));
         }
@@ -224,7 +226,7 @@ impl Inner {
     ) -> Result<ReadData> {
         let fd = self.data_fd(user, inode, open, false)?;
         let size = inode.stat()?.size;
-        let want = size.saturating_sub(offset).min(u64::from(len)) as usize;
+        let want = size.saturating_sub(offset).min(u64::from(len)).min(MAX_READ) as usize;
         if want == 0 {
             return Ok(ReadData { data: Bytes::new(), eof: offset.saturating_add(u64::from(len)) >= size });
         }

@@ -11,6 +11,7 @@ use dhow_vfs::{Cred, DirChange, Error, ErrorKind, FileKind, Handle, Make, Name, 
 use rustix::fs::OFlags;
 
 use crate::error::{as_kind, sys};
+use crate::fs::Filesystem;
 use crate::inner::Inner;
 use crate::inode::Inode;
 use crate::setattr::changes_after_create;
@@ -317,15 +318,18 @@ impl Inner {
             Err(ErrorKind::Delay.into())
         })?;
         let change = update.end(self.options.exclusive)?;
-        let (handle, stat, _) = self.identify(&held, &dir.fs, || None)?;
+        let (handle, stat, fs) = self.identify(&held, &dir.fs, || None)?;
         let nlink = if is_dir { 0 } else { stat.nlink };
         self.hints.forget(&handle, &dir.handle, bytes);
-        self.let_go(&handle, nlink);
+        self.let_go(&handle, nlink, &fs);
         Ok(Gone { change, handle, nlink })
     }
 
     /// An object lost a name: keep it no longer than its opens do.
-    fn let_go(&self, handle: &Handle, nlink: u32) {
+    fn let_go(&self, handle: &Handle, nlink: u32, fs: &Filesystem) {
+        if nlink == 0 && fs.needs_hint(handle) {
+            self.hints.gone(handle);
+        }
         if let Some(inode) = self.inodes.get_known(handle) {
             inode.changed();
             if nlink == 0 {
@@ -394,7 +398,7 @@ impl Inner {
             if other != handle {
                 let was_dir = crate::inode::kind_of(stat.mode) == FileKind::Directory;
                 self.hints.forget(&other, &to.handle, new.as_bytes());
-                self.let_go(&other, if was_dir { 0 } else { stat.nlink });
+                self.let_go(&other, if was_dir { 0 } else { stat.nlink }, &fs);
                 replaced = Some(other);
             }
         }

@@ -1,6 +1,8 @@
 //! Trees to test on: one on the disk filesystem of the temporary directory, one on tmpfs.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod mount;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

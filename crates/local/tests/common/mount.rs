@@ -1,0 +1,52 @@
+//! Filesystems of other types, on loop devices, for as long as a test runs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A mounted filesystem; unmounted when the value goes.
+pub struct Mount {
+    // Dropped after the unmounting below.
+    _home: Option<TempDir>,
+    at: PathBuf,
+}
+
+fn run(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+impl Mount {
+    /// Makes a filesystem of `kind` in a file and mounts it. `None`, and a line that says so, where that is not possible.
+    pub fn image(kind: &str, mib: u64) -> Option<Mount> {
+        let home = tempfile::Builder::new().prefix("dhow-image-").tempdir().unwrap();
+        let (image, at) = (home.path().join("image"), home.path().join("mnt"));
+        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image));
+        if !made || !run(Command::new("mount").args(["-o", "loop"]).args([&image, &at])) {
+            println!("skipped: {kind} cannot be made or mounted here");
+            return None;
+        }
+        Some(Mount { _home: Some(home), at })
+    }
+
+    /// A tmpfs of at most `options` at an existing directory.
+    pub fn tmpfs(at: &Path, options: &str) -> Option<Mount> {
+        if !run(Command::new("mount").args(["-t", "tmpfs", "-o", options, "dhow-test"]).arg(at)) {
+            println!("skipped: tmpfs cannot be mounted here");
+            return None;
+        }
+        Some(Mount { _home: None, at: at.to_owned() })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("--lazy").arg(&self.at));
+    }
+}

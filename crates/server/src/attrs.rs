@@ -85,14 +85,8 @@ const SETS: Bitmap = Bitmap::of(&[
 ]);
 
 /// What is asked of the filesystem rather than of the object: costs a call of its own.
-const OF_FILESYSTEM: Bitmap = Bitmap::of(&[
-    a::FILES_AVAIL,
-    a::FILES_FREE,
-    a::FILES_TOTAL,
-    a::SPACE_AVAIL,
-    a::SPACE_FREE,
-    a::SPACE_TOTAL,
-]);
+const OF_FILESYSTEM: Bitmap =
+    Bitmap::of(&[a::FILES_AVAIL, a::FILES_FREE, a::FILES_TOTAL, a::SPACE_AVAIL, a::SPACE_FREE, a::SPACE_TOTAL]);
 
 /// What READDIR can answer from the entry alone.
 pub const OF_ENTRY: Bitmap = Bitmap::of(&[a::RDATTR_ERROR, a::MOUNTED_ON_FILEID]);
@@ -110,6 +104,11 @@ pub fn supported(export: &Export, minor: u32) -> Bitmap {
         }
     }
     all
+}
+
+/// Attributes that can only be set are not asked for (RFC 8881 5.5: MUST be INVAL, case B40).
+pub(crate) fn must_be_readable(wanted: &Bitmap) -> Result<(), Status> {
+    if wanted.and(&WRITE_ONLY).is_empty() { Ok(()) } else { Err(Status::INVAL) }
 }
 
 /// Whether the filesystem must be asked for any of `wanted`.
@@ -195,8 +194,7 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
             }
             a::TIME_DELTA => {
                 let nanos = caps.time_delta_nanos.max(1);
-                out.time_delta =
-                    Some(NfsTime { secs: i64::from(nanos / 1_000_000_000), nanos: nanos % 1_000_000_000 });
+                out.time_delta = Some(NfsTime { secs: i64::from(nanos / 1_000_000_000), nanos: nanos % 1_000_000_000 });
             }
             a::TIME_METADATA => out.time_metadata = Some(time(attr.ctime)),
             a::TIME_MODIFY => out.time_modify = Some(time(attr.mtime)),

@@ -96,7 +96,8 @@ async fn step(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Step {
     let Ok(op) = OpNum::decode(r) else {
         return Step::Done(fail(out, mark, OpNum::ILLEGAL, Status::BADXDR));
     };
-    let Some(info) = optable::lookup_minor(op, cx.minor) else {
+    // The number of the result of an illegal operation is no operation either.
+    let Some(info) = optable::lookup_minor(op, cx.minor).filter(|info| info.op != OpNum::ILLEGAL) else {
         report(cx, OpNum::ILLEGAL, Status::OP_ILLEGAL);
         return Step::Done(fail(out, mark, OpNum::ILLEGAL, Status::OP_ILLEGAL));
     };

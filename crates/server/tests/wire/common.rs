@@ -6,12 +6,14 @@ use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, Server
 use dhow_testkit::memfs::{Clock, Options};
 use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op, sys};
 use dhow_testkit::{Fault, MemFs};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
 
 /// A server, and what it serves at `/`.
 pub struct Srv {
-    pub running: Running,
+    pub running: Watched,
     pub fs: Arc<MemFs>,
     pub fault: Arc<Fault>,
     pub addr: SocketAddr,
@@ -31,20 +33,50 @@ pub fn config(exports: Vec<ExportConfig>) -> ServerConfig {
     ServerConfig { listen, ..ServerConfig::in_memory(exports).expect("randomness") }
 }
 
-/// Starts a server on a configuration; every status that it returns is held against the operation table, also of calls
-/// whose replies no test looks at (case B24).
-pub async fn start(config: ServerConfig) -> (Running, SocketAddr) {
-    let hook = Arc::new(|minor: u32, op: OpNum, status: Status| {
-        let allowed = optable::allows(op, minor, status);
-        if !allowed {
-            eprintln!("FAULT: {op:?} must not return {status:?} in 4.{minor}");
-            // A panic here would be caught as a fault of the operation: end the test for good.
-            std::process::abort();
+/// A server that runs; at its end the test fails if it ever returned a status that the operation table does not allow,
+/// also in replies that no test looks at (case B24).
+pub struct Watched {
+    running: Option<Running>,
+    faults: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Watched {
+    pub async fn shutdown(mut self) {
+        if let Some(running) = self.running.take() {
+            running.shutdown().await;
+        }
+    }
+}
+
+impl Deref for Watched {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let faults = self.faults.lock().unwrap();
+        if !std::thread::panicking() {
+            assert!(faults.is_empty(), "statuses that are not allowed: {faults:?}");
+        }
+    }
+}
+
+/// Starts a server on a configuration.
+pub async fn start(config: ServerConfig) -> (Watched, SocketAddr) {
+    let faults: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let seen = faults.clone();
+    let hook = Arc::new(move |minor: u32, op: OpNum, status: Status| {
+        if !optable::allows(op, minor, status) {
+            seen.lock().unwrap().insert(format!("{status:?} of {op:?} in 4.{minor}"));
         }
     });
     let running = Server::start_observed(config, Some(hook)).await.expect("the server starts");
     let addr = running.addresses()[0];
-    (running, addr)
+    (Watched { running: Some(running), faults }, addr)
 }
 
 impl Srv {

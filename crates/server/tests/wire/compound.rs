@@ -204,7 +204,7 @@ async fn lengths_inside_that_lie() {
         let mut args = len.to_be_bytes().to_vec();
         args.extend([0; 4]);
         for num in [OpNum::LOOKUP, OpNum::PUTFH, OpNum::REMOVE, OpNum::GETATTR, OpNum::LINK, OpNum::SECINFO] {
-            let (got, status) = status_of_raw(&mut c, 2, &[op::root()], num.0, &args).await;
+            let (got, status) = status_of_raw(&mut c, 2, &[op::root(), ArgOp::SaveFh], num.0, &args).await;
             assert_eq!((got, status), (num, Status::BADXDR), "length {len}");
         }
     }

@@ -237,10 +237,11 @@ async fn upgrades() {
     assert!(c.status(&write(b.stateid)).await.is_ok());
     c.read(&b, 0, 1).await;
     assert_eq!(c.status(&[op::put(&f.fh), op::read(r.stateid, 0, 1)]).await, Status::OLD_STATEID);
-    // The owner's own deny is no obstacle to the owner.
-    let d = c.open(&root, op::open_name(owner.clone(), share::ACCESS_BOTH, share::DENY_WRITE, "f")).await;
-    let req = op::open_name(c.owner("other"), share::ACCESS_WRITE, 0, "f");
+    // All opens count, the owner's own too (9.7): it has write access, so it cannot deny writing.
+    let req = op::open_name(owner.clone(), share::ACCESS_BOTH, share::DENY_WRITE, "f");
     assert_eq!(open(&mut c, &root, req).await.unwrap_err(), Status::SHARE_DENIED);
+    let d = c.open(&root, op::open_name(owner.clone(), share::ACCESS_BOTH, 0, "f")).await;
+    assert_eq!(d.stateid.seqid, b.stateid.seqid + 1);
     assert_eq!(c.status(&[op::put(&f.fh), op::close(b.stateid)]).await, Status::OLD_STATEID);
     c.close(&d).await;
     assert_eq!(srv.fs.open_count(), 0, "one CLOSE ends it");

@@ -1,6 +1,6 @@
 //! Squashing (case B38): whom the server acts as.
 
-use crate::common::{config, open_to_all, start};
+use crate::common::{Watched, config, open_to_all, start};
 use dhow_proto::v4::attr::{MODE, OWNER, OWNER_GROUP};
 use dhow_proto::v4::{Attrs, FileHandle, ResOp, Status};
 use dhow_server::{ExportConfig, ExportOptions, Squash};
@@ -9,7 +9,7 @@ use dhow_testkit::wire::{Client, ClientOptions, Wire, op, sys};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-async fn serve(fs: &Arc<MemFs>, options: ExportOptions) -> (dhow_server::Running, SocketAddr) {
+async fn serve(fs: &Arc<MemFs>, options: ExportOptions) -> (Watched, SocketAddr) {
     start(config(vec![ExportConfig { path: "/".into(), backend: fs.clone(), options }])).await
 }
 

@@ -8,6 +8,7 @@ use dhow_proto::v4::{Attrs, Bitmap};
 use dhow_vfs::Attr;
 
 pub(crate) async fn run(cx: &OpCx, args: GetattrArgs) -> OpResult<GetattrOk> {
+    attrs::must_be_readable(&args.attr_request)?;
     let attrs = of(cx, cx.current()?, &args.attr_request).await?;
     Ok(GetattrOk { attrs })
 }

@@ -61,7 +61,8 @@ pub(crate) async fn run(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
         (OpenClaim::Fh | OpenClaim::Previous(_), WireHow::NoCreate) => by_handle(cx).await?,
         // There are no delegations, so there is none that these could name.
         (OpenClaim::DelegateCur { .. } | OpenClaim::DelegCurFh(_), _) => return Err(Status::BAD_STATEID),
-        (OpenClaim::DelegatePrev(_) | OpenClaim::DelegPrevFh, _) => return Err(Status::NOTSUPP),
+        // Neither is one kept over a restart of the client; OPEN has no NOTSUPP.
+        (OpenClaim::DelegatePrev(_) | OpenClaim::DelegPrevFh, _) => return Err(Status::RECLAIM_BAD),
     };
     let (cinfo, attrset, fh) = (target.cinfo, target.attrset, target.fh.clone());
     let stateid = open(cx, target, &wish).await?;

@@ -56,6 +56,7 @@ async fn list(cx: &OpCx, args: ReaddirArgs) -> Result<Bytes, Status> {
     if args.maxcount < EMPTY {
         return Err(Status::TOOSMALL);
     }
+    attrs::must_be_readable(&args.attr_request)?;
     let maxcount = usize::try_from(args.maxcount).unwrap_or(usize::MAX);
     // What the session leaves: less than the client asked for is a shorter listing.
     let room = maxcount.min(cx.room).min(cx.server.limits.max_io as usize);

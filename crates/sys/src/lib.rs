@@ -15,6 +15,7 @@
 //! | [`xattr`] | extended attributes |
 //! | [`lock`] | leases, open file description locks |
 //! | [`pool`] | page-aligned buffers that become [`bytes::Bytes`] without a copy |
+//! | [`netns`] | network namespaces, TUN interfaces |
 //! | [`proc`] | resource limits, I/O priority, memory and processor time used |
 //!
 //! Objects are held by `O_PATH` descriptors where possible. Such a descriptor cannot be read or written, but
@@ -27,6 +28,7 @@ pub mod dir;
 pub mod handle;
 pub mod io;
 pub mod lock;
+pub mod netns;
 pub mod node;
 pub mod open;
 pub mod pool;

@@ -1,0 +1,386 @@
+//! Does the emulator carry what it promises on this machine, now? Bulk TCP over all links at once, and round trips.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::shape::Rate;
+use crate::{Counts, Error, Host, Net, Result, Shape};
+
+/// The share of its nominal rate that a direction must carry for a measurement over it to count.
+pub const ENOUGH: f64 = 0.95;
+/// Up to this many hosts, every host sends to every other; more send to the next and the one before.
+const MESH: usize = 6;
+const CHUNK: usize = 256 << 10;
+const CONNECT: Duration = Duration::from_secs(30);
+/// How soon a thread of the load sees that it is over.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How to calibrate.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long rates are measured.
+    pub time: Duration,
+    /// How long the load runs before that; twenty round trips are added, for TCP to find the rate.
+    pub warm_up: Duration,
+    /// Round trips measured for each pair of hosts, before the load.
+    pub round_trips: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { time: Duration::from_secs(3), warm_up: Duration::from_secs(1), round_trips: 10 }
+    }
+}
+
+/// One direction of a link under load.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkRow {
+    /// Where it starts.
+    pub from: String,
+    /// Where it ends.
+    pub to: String,
+    /// The MTU in bytes.
+    pub mtu: u32,
+    /// The rate it was given, in bits a second.
+    pub nominal: Option<u64>,
+    /// The most that this load can bring to it, given the other links: the rate to be measured against.
+    pub expected: Option<f64>,
+    /// What it carried, in bits of IP packets a second.
+    pub carried: f64,
+    /// `carried / expected`.
+    pub ratio: Option<f64>,
+    /// Packets dropped by its full queue, as TCP provokes it.
+    pub full: u64,
+    /// Packets delivered more than a millisecond late.
+    pub late: u64,
+    /// Packets delivered.
+    pub packets: u64,
+    /// Packets dropped by the emulator's own limits: 0, or the emulation was not true.
+    pub failed: u64,
+}
+
+/// Round trips between two hosts without load, by a byte sent and sent back over TCP.
+#[derive(Clone, Debug, Serialize)]
+pub struct RttRow {
+    /// The host that asks.
+    pub from: String,
+    /// The host that answers.
+    pub to: String,
+    /// What the delays of the links add up to, in microseconds; jitter comes on top.
+    pub configured_us: f64,
+    /// The shortest, in microseconds.
+    pub least_us: f64,
+    /// The median, in microseconds.
+    pub median_us: f64,
+    /// The longest, in microseconds.
+    pub most_us: f64,
+}
+
+/// What [`calibrate`] found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Calibration {
+    /// Both directions of every link.
+    pub links: Vec<LinkRow>,
+    /// Every pair of hosts that the load used.
+    pub round_trips: Vec<RttRow>,
+    /// What programs received in all, in bits a second.
+    pub goodput: f64,
+    /// Packets that hosts' interfaces dropped because the emulator did not read them in time.
+    pub unread: u64,
+    /// Whether runs of TCP segments stayed in one piece.
+    pub offload: bool,
+}
+
+impl Calibration {
+    /// The smallest share of its expected rate that any direction carried; `None` when no link has a rate.
+    pub fn worst(&self) -> Option<f64> {
+        self.links.iter().filter_map(|row| row.ratio).min_by(f64::total_cmp)
+    }
+
+    /// Whether measurements over these links count: every direction carries at least [`ENOUGH`] of its rate, and the
+    /// emulator dropped nothing of its own.
+    pub fn is_enough(&self) -> bool {
+        let failed: u64 = self.links.iter().map(|row| row.failed).sum();
+        self.worst().is_none_or(|worst| worst >= ENOUGH) && failed == 0 && self.unread == 0
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let offload = if self.offload { "runs of segments in one piece" } else { "packets one by one" };
+        let mut text = format!("{offload}; programs received {} in all\n", Rate(self.goodput));
+        text += &format!(
+            "{:<16}{:>7}{:>15}{:>15}{:>8}{:>10}{:>8}{:>8}{:>8}\n",
+            "link", "mtu", "expected", "carried", "ratio", "packets", "full", "late", "failed"
+        );
+        for row in &self.links {
+            let expected = row.expected.map_or("-".to_owned(), |rate| Rate(rate).to_string());
+            let ratio = row.ratio.map_or("-".to_owned(), |ratio| format!("{:.1}%", ratio * 100.0));
+            text += &format!(
+                "{:<16}{:>7}{:>15}{:>15}{:>8}{:>10}{:>8}{:>8}{:>8}\n",
+                format!("{} > {}", row.from, row.to),
+                row.mtu,
+                expected,
+                Rate(row.carried),
+                ratio,
+                row.packets,
+                row.full,
+                row.late,
+                row.failed
+            );
+        }
+        text += &format!("{:<16}{:>13}{:>13}{:>13}{:>13}\n", "round trip", "configured", "least", "median", "most");
+        for row in &self.round_trips {
+            let times = [row.configured_us, row.least_us, row.median_us, row.most_us];
+            let shown = times.map(|us| format!("{:>13}", format!("{:.3} ms", us / 1000.0)));
+            text += &format!("{:<16}{}\n", format!("{} > {}", row.from, row.to), shown.concat());
+        }
+        if self.unread > 0 {
+            text += &format!("{} packets were not read in time\n", self.unread);
+        }
+        text
+    }
+}
+
+/// Measures round trips between the hosts, then loads all links in both directions at once.
+///
+/// The links' loss, jitter and queues are what they are set to: with loss TCP fills no link.
+///
+/// # Errors
+/// [`Error::Topology`] for fewer than two hosts that reach each other; [`Error::Io`] when a connection fails.
+pub fn calibrate(net: &Net, options: Options) -> Result<Calibration> {
+    let pairs = pairs(net);
+    if pairs.is_empty() {
+        return Err(Error::Topology("no two hosts reach each other".to_owned()));
+    }
+    let round_trips = pairs.iter().map(|pair| round_trips(net, *pair, options.round_trips.max(1)));
+    let round_trips = round_trips.collect::<Result<Vec<_>>>()?;
+    let longest = round_trips.iter().map(|row| row.median_us).fold(0.0, f64::max);
+    let load = Load::start(&pairs)?;
+    thread::sleep(options.warm_up + Duration::from_secs_f64(longest * 20.0 / 1e6));
+    let unread_before = unread(net)?;
+    let before: Vec<Vec<Counts>> = net.links().map(|link| link.counts().into()).collect();
+    let (received, start) = (load.received.load(Relaxed), Instant::now());
+    thread::sleep(options.time);
+    let after: Vec<Vec<Counts>> = net.links().map(|link| link.counts().into()).collect();
+    let goodput = (load.received.load(Relaxed) - received) as f64 * 8.0 / start.elapsed().as_secs_f64();
+    load.stop()?;
+    let unread = unread(net)? - unread_before;
+    let expected = expected(net, &pairs);
+    let mut links = Vec::new();
+    for ((link, before), after) in net.links().zip(&before).zip(&after) {
+        let [first, second] = link.ends();
+        let ends = [[first, second], [second, first]];
+        let both = ends.iter().zip(link.shapes()).zip(link.directions()).zip(before.iter().zip(after));
+        for ((([from, to], shape), direction), (before, after)) in both {
+            let expected = expected.get(direction).copied().flatten();
+            let carried = after.rate_since(before);
+            links.push(LinkRow {
+                from: (*from).to_owned(),
+                to: (*to).to_owned(),
+                mtu: link.mtu(),
+                nominal: shape.rate,
+                expected,
+                carried,
+                ratio: expected.map(|expected| carried / expected),
+                full: after.full - before.full,
+                late: after.late_packets - before.late_packets,
+                packets: after.delivered_packets - before.delivered_packets,
+                failed: after.no_memory - before.no_memory + after.refused - before.refused,
+            });
+        }
+    }
+    Ok(Calibration { links, round_trips, goodput, unread, offload: net.offload_is_on() })
+}
+
+fn unread(net: &Net) -> Result<u64> {
+    net.hosts().map(|host| host.unread()).sum()
+}
+
+type Pair<'n> = (Host<'n>, Host<'n>);
+
+/// Who sends to whom.
+fn pairs(net: &Net) -> Vec<Pair<'_>> {
+    let hosts: Vec<Host<'_>> = net.hosts().collect();
+    let count = hosts.len();
+    let mut pairs = Vec::new();
+    for (i, from) in hosts.iter().enumerate() {
+        for (j, to) in hosts.iter().enumerate() {
+            let near = count <= MESH || (i + 1) % count == j || (j + 1) % count == i;
+            if i != j && near && !net.way(from.name(), to.name()).is_empty() {
+                pairs.push((*from, *to));
+            }
+        }
+    }
+    pairs
+}
+
+/// The most that the flows can bring to each direction: each flow by itself is as fast as its narrowest link.
+fn expected(net: &Net, pairs: &[Pair<'_>]) -> Vec<Option<f64>> {
+    let rates: Vec<Option<f64>> =
+        net.links().flat_map(|link| link.shapes()).map(|shape| shape.rate.map(|rate| rate as f64)).collect();
+    let mut brought = vec![0.0_f64; rates.len()];
+    for (from, to) in pairs {
+        let way = net.way(from.name(), to.name());
+        let narrowest =
+            way.iter().filter_map(|at| rates.get(*at).copied().flatten()).fold(f64::INFINITY, |a, b| a.min(b));
+        for at in way {
+            if let Some(sum) = brought.get_mut(at) {
+                *sum += narrowest;
+            }
+        }
+    }
+    rates.iter().zip(brought).map(|(rate, sum)| rate.map(|rate| rate.min(sum)).filter(|rate| *rate > 0.0)).collect()
+}
+
+fn round_trips(net: &Net, (from, to): Pair<'_>, count: u32) -> Result<RttRow> {
+    let listener = to.run(|| TcpListener::bind((to.addr(), 0)))?.map_err(Error::io("listening"))?;
+    let port = listener.local_addr().map_err(Error::io("listening"))?.port();
+    let times = thread::scope(|scope| {
+        let echo = scope.spawn(move || -> io::Result<()> {
+            let mut stream = accept(&listener)?;
+            let mut byte = [0];
+            while stream.read(&mut byte)? > 0 {
+                stream.write_all(&byte)?;
+            }
+            Ok(())
+        });
+        let asked = from.run(|| -> io::Result<Vec<f64>> {
+            let mut stream = connect(to.addr(), port)?;
+            let mut times = Vec::new();
+            for _ in 0..count {
+                let start = Instant::now();
+                stream.write_all(&[1])?;
+                stream.read_exact(&mut [0])?;
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+            Ok(times)
+        });
+        let echoed = echo.join().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+        let mut times = asked?.map_err(Error::io("measuring round trips"))?;
+        echoed.map_err(Error::io("measuring round trips"))?;
+        times.sort_by(f64::total_cmp);
+        Ok::<_, Error>(times)
+    })?;
+    let delays = |from: &str, to: &str| net.path(from, to).iter().map(delay_us).sum::<f64>();
+    let at = |place: usize| times.get(place).copied().unwrap_or_default();
+    Ok(RttRow {
+        from: from.name().to_owned(),
+        to: to.name().to_owned(),
+        configured_us: delays(from.name(), to.name()) + delays(to.name(), from.name()),
+        least_us: at(0),
+        median_us: at(times.len() / 2),
+        most_us: at(times.len().saturating_sub(1)),
+    })
+}
+
+fn delay_us(shape: &Shape) -> f64 {
+    shape.delay.as_secs_f64() * 1e6
+}
+
+fn connect(address: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&(address, port).into(), CONNECT)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(CONNECT))?;
+    stream.set_write_timeout(Some(CONNECT))?;
+    Ok(stream)
+}
+
+/// Takes one connection, waiting no longer than whoever connects.
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let until = Instant::now() + CONNECT;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(CONNECT))?;
+                stream.set_write_timeout(Some(CONNECT))?;
+                return Ok(stream);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Connections that send as much as they can, two threads each.
+struct Load {
+    over: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Result<io::Result<()>>>>,
+}
+
+impl Load {
+    fn start(pairs: &[Pair<'_>]) -> Result<Load> {
+        let mut load = Load { over: Arc::default(), received: Arc::default(), threads: Vec::new() };
+        for (from, to) in pairs {
+            let address = to.addr();
+            let listener = to.run(|| TcpListener::bind((address, 0)))?.map_err(Error::io("listening"))?;
+            let port = listener.local_addr().map_err(Error::io("listening"))?.port();
+            let (over, received) = (Arc::clone(&load.over), Arc::clone(&load.received));
+            let sink = move || receive(&listener, &over, &received);
+            load.threads.push(to.namespace().spawn("calibrate-sink", sink)?);
+            let over = Arc::clone(&load.over);
+            let source = move || send(address, port, &over);
+            load.threads.push(from.namespace().spawn("calibrate-source", source)?);
+        }
+        Ok(load)
+    }
+
+    fn stop(mut self) -> Result<()> {
+        self.over.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap_or(Err(Error::Stopped))?.map_err(Error::io("bulk transfer"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+    }
+}
+
+fn receive(listener: &TcpListener, over: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
+    let mut stream = accept(listener)?;
+    stream.set_read_timeout(Some(TICK))?;
+    let mut buffer = vec![0; CHUNK];
+    while !over.load(Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => drop(received.fetch_add(count as u64, Relaxed)),
+            Err(error) if is_tick(&error) => {}
+            Err(error) => return if over.load(Relaxed) { Ok(()) } else { Err(error) },
+        }
+    }
+    Ok(())
+}
+
+fn send(address: Ipv4Addr, port: u16, over: &AtomicBool) -> io::Result<()> {
+    let mut stream = connect(address, port)?;
+    stream.set_write_timeout(Some(TICK))?;
+    let buffer = vec![0x5a; CHUNK];
+    while !over.load(Relaxed) {
+        match stream.write(&buffer) {
+            Ok(_) => {}
+            Err(error) if is_tick(&error) => {}
+            // The other end may have seen the end first.
+            Err(error) => return if over.load(Relaxed) { Ok(()) } else { Err(error) },
+        }
+    }
+    Ok(())
+}
+
+fn is_tick(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}

@@ -192,9 +192,7 @@ impl Inner {
         let encoded = rpc::compound(self.next_xid(), cred, session.minor, Some(sequence), &request.ops)?;
         if encoded.len > session.fore.max_request_size as usize {
             let limit = session.fore.max_request_size;
-            return Err(Error::Argument(
-                format!("a call of {} bytes; the server allows {limit}", encoded.len).into(),
-            ));
+            return Err(Error::Argument(format!("a call of {} bytes; the server allows {limit}", encoded.len).into()));
         }
         Ok(encoded)
     }
@@ -295,7 +293,11 @@ impl Inner {
             add(&self.counters.delays, 1);
             let backoff = backoff.get_or_insert_with(|| Backoff::new(policy, self.next_seed()));
             match backoff.next_wait() {
-                Some(wait) => tokio::time::sleep(wait).await,
+                Some(wait) => {
+                    let op = res.results.last().map(ResOp::op);
+                    tracing::debug!(?op, status = %res.status, ?wait, "the server asks to come again");
+                    tokio::time::sleep(wait).await;
+                }
                 None => return Ok(res),
             }
         }

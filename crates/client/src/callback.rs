@@ -4,12 +4,12 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use dhow_net::{CallHandler, Charge, Connection, Record};
+use dhow_proto::NFS4_CALLBACK_PROGRAM;
 use dhow_proto::v4::cb::{
     CB_PROC_COMPOUND, CB_PROC_NULL, CB_VERSION, CbArgOp, CbCompoundHeader, CbResOp, CbSequenceArgs, CbSequenceOk,
 };
 use dhow_proto::v4::ops::DelegreturnArgs;
 use dhow_proto::v4::{ArgOp, CbOpNum, Status};
-use dhow_proto::NFS4_CALLBACK_PROGRAM;
 use dhow_rpc::{AcceptStat, CallBody, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader, accepted_reply};
 use dhow_session::backchannel::Admission;
 use dhow_xdr::{Decode, Encode, Reader, Writer};

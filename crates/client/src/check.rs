@@ -123,11 +123,7 @@ mod tests {
         assert!(!check(&[ArgOp::GetFh], Status::OK, vec![data(1)]));
         assert!(check(&[ArgOp::GetFh], Status::STALE, vec![ResOp::GetFh(Err(Status::STALE))]));
         assert!(check(&[ArgOp::GetFh], Status::OP_ILLEGAL, vec![ResOp::Illegal(Err(Status::OP_ILLEGAL))]));
-        assert!(!check(
-            &[ArgOp::GetFh, read(1)],
-            Status::OK,
-            vec![ResOp::GetFh(Err(Status::STALE)), data(1)]
-        ));
+        assert!(!check(&[ArgOp::GetFh, read(1)], Status::OK, vec![ResOp::GetFh(Err(Status::STALE)), data(1)]));
     }
 
     #[test]

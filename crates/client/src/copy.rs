@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use dhow_proto::v4::cb::OffloadInfo;
-use dhow_proto::v4::ops::{
-    CloneArgs, CommitArgs, CopyArgs, CopyOk, CopyRes, OffloadArgs, OffloadStatusOk,
-};
+use dhow_proto::v4::ops::{CloneArgs, CommitArgs, CopyArgs, CopyOk, CopyRes, OffloadArgs, OffloadStatusOk};
 use dhow_proto::v4::{ArgOp, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
 use dhow_session::classify::{Class, classify};
 use tokio::sync::oneshot;
@@ -144,9 +142,7 @@ impl File {
             })),
             None => match commit {
                 Some(verifier) if !begun.is_durable() && verifier != begun.verifier => Err(Error::WritesLost),
-                Some(verifier) => {
-                    Ok(CopyBegun::Done(Copied { committed: StableHow::FILE_SYNC, verifier, ..begun }))
-                }
+                Some(verifier) => Ok(CopyBegun::Done(Copied { committed: StableHow::FILE_SYNC, verifier, ..begun })),
                 None => Ok(CopyBegun::Done(begun)),
             },
         }
@@ -203,11 +199,7 @@ impl File {
     }
 
     /// Runs operations with this file as saved and `target` as current filehandle, and both open stateids.
-    async fn with_target(
-        &self,
-        target: &File,
-        build: impl Fn(Stateid, Stateid) -> Vec<ArgOp>,
-    ) -> Result<Vec<ResOp>> {
+    async fn with_target(&self, target: &File, build: impl Fn(Stateid, Stateid) -> Vec<ArgOp>) -> Result<Vec<ResOp>> {
         loop {
             let (src, src_generation) = self.open.stateid()?;
             let (dst, dst_generation) = target.open.stateid()?;
@@ -286,7 +278,9 @@ impl RunningCopy {
                         Some(&status) => return Err(Error::status(OpNum::COPY, status)),
                     }
                 }
-                Err(Error::Status { status: Status::BAD_STATEID | Status::STALE_STATEID | Status::EXPIRED, .. }) => {
+                Err(Error::Status {
+                    status: Status::BAD_STATEID | Status::STALE_STATEID | Status::EXPIRED, ..
+                }) => {
                     // Forgotten: either its end was told just now, or the server restarted.
                     return match self.told_now() {
                         Some(info) => self.outcome(&info),

@@ -167,9 +167,8 @@ impl File {
         let most = self.io_limits().await?.1 as usize;
         let data = data.slice(..data.len().min(most));
         let sent = data.len();
-        let res = self
-            .one(false, |stateid| ArgOp::Write(WriteArgs { stateid, offset, stable, data: data.clone() }))
-            .await?;
+        let res =
+            self.one(false, |stateid| ArgOp::Write(WriteArgs { stateid, offset, stable, data: data.clone() })).await?;
         match res {
             ResOp::Write(Ok(ok)) if ok.count == 0 && sent > 0 => {
                 Err(Error::protocol("WRITE wrote nothing and gave no reason"))
@@ -257,9 +256,7 @@ impl File {
     /// NXIO when `offset` is beyond the end, or no data follows; NOTSUPP.
     pub async fn seek(&self, offset: u64, what: DataContent) -> Result<SeekOk> {
         match self.one(false, |stateid| ArgOp::Seek(SeekArgs { stateid, offset, what })).await? {
-            ResOp::Seek(Ok(ok)) if !ok.eof && ok.offset < offset => {
-                Err(Error::protocol("SEEK went backwards"))
-            }
+            ResOp::Seek(Ok(ok)) if !ok.eof && ok.offset < offset => Err(Error::protocol("SEEK went backwards")),
             ResOp::Seek(Ok(ok)) => Ok(ok),
             _ => Err(Error::protocol("no SEEK in the reply")),
         }

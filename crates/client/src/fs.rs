@@ -307,9 +307,8 @@ impl Fs {
             ops.extend(tail.iter().cloned());
             let mut res = self.call(ops, cache).await?;
             let failed = res.results.len().saturating_sub(1);
-            let suspect = !walk.steps.is_empty()
-                && failed <= before
-                && matches!(res.status, Status::SYMLINK | Status::NOTDIR);
+            let suspect =
+                !walk.steps.is_empty() && failed <= before && matches!(res.status, Status::SYMLINK | Status::NOTDIR);
             if !suspect {
                 if !res.status.is_ok() && failed < before {
                     return Err(Client::failure(&res).at(place.shown()));
@@ -329,7 +328,13 @@ impl Fs {
 
     /// Runs `tail` with `from` as saved and `to` as current filehandle. `follow_from`: whether `from` may be a
     /// symbolic link that is to be followed.
-    pub(crate) async fn run_between(&self, from: &Place, to: &Place, tail: Vec<ArgOp>, follow_from: bool) -> Result<Tail> {
+    pub(crate) async fn run_between(
+        &self,
+        from: &Place,
+        to: &Place,
+        tail: Vec<ArgOp>,
+        follow_from: bool,
+    ) -> Result<Tail> {
         let (source, target) = (from.walk(self.root.as_ref()), to.walk(self.root.as_ref()));
         let mut ops = source.ops();
         ops.push(ArgOp::SaveFh);

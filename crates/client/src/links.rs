@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use dhow_net::{ConnectOptions, Connection};
 use dhow_proto::v4::ops::{BindConnToSessionArgs, ChannelDirFromClient};
@@ -66,11 +65,10 @@ pub(crate) async fn keep(inner: Weak<Inner>, index: usize, first: Option<Connect
             },
         };
         publish(&strong, index, Some(Live { conn: conn.clone(), bound: Epoch(0) }));
-        let lived = std::time::Instant::now();
-        tend(&strong, index, &conn).await;
+        let was_of_use = tend(&strong, index, &conn).await;
         publish(&strong, index, None);
         // A server that accepts and hangs up at once is not to be asked in a tight loop.
-        if lived.elapsed() > Duration::from_secs(5) {
+        if was_of_use {
             backoff = None;
         } else {
             let b = backoff.get_or_insert_with(|| Backoff::new(Policy::RECONNECT, strong.next_seed()));
@@ -97,22 +95,24 @@ fn publish(inner: &Inner, index: usize, live: Option<Live>) {
     inner.changed();
 }
 
-/// Binds the connection to each new session, until it is closed.
-async fn tend(inner: &Arc<Inner>, index: usize, conn: &Connection) {
+/// Binds the connection to each new session, until it is closed. Whether it was ever bound to one.
+async fn tend(inner: &Arc<Inner>, index: usize, conn: &Connection) -> bool {
+    let mut was_bound = false;
     loop {
         let wanted = inner.when(|inner| {
             let live = inner.links.get(index).and_then(|l| l.lock().clone())?;
             let state = inner.state.lock();
             let session = state.session.clone()?;
+            was_bound |= live.bound == session.epoch;
             let back = index == 0 && inner.backchannel_wanted.load(Ordering::Relaxed) == 1;
             (live.bound != session.epoch || back).then_some(session)
         });
         let session = tokio::select! {
-            _ = conn.closed() => return,
+            _ = conn.closed() => return was_bound,
             session = wanted => session,
         };
         let bound = tokio::select! {
-            _ = conn.closed() => return,
+            _ = conn.closed() => return was_bound,
             bound = bind(inner, conn, &session) => bound,
         };
         if index == 0 {
@@ -124,7 +124,7 @@ async fn tend(inner: &Arc<Inner>, index: usize, conn: &Connection) {
                 inner.session_lost(session.epoch);
                 // Until the recovery has made another, there is nothing to bind to.
                 tokio::select! {
-                    _ = conn.closed() => return,
+                    _ = conn.closed() => return was_bound,
                     () = inner.when(|i| (i.state.lock().table.epoch() != session.epoch).then_some(())) => {}
                 }
             }

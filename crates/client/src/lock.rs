@@ -14,8 +14,7 @@ use crate::ranges::Range;
 use crate::{Error, File, Result};
 
 /// How often a lock that others hold is tried again, unless the server says before that it is free.
-const POLL: Policy =
-    Policy { first: Duration::from_millis(50), max: Duration::from_secs(5), give_up_after: None };
+const POLL: Policy = Policy { first: Duration::from_millis(50), max: Duration::from_secs(5), give_up_after: None };
 
 impl File {
     /// Locks a range (`length` [`TO_EOF`]: to the end of the file, however long) for this file handle. `None` when it

@@ -247,7 +247,12 @@ impl Fs {
     ///
     /// The server's. The file that was begun is closed; it is removed when it was only the `via` of another name, and
     /// otherwise stays as it is.
-    pub async fn put(&self, place: impl Into<Place>, data: Bytes, options: &PutOptions) -> Result<(FileHandle, WriteOk)> {
+    pub async fn put(
+        &self,
+        place: impl Into<Place>,
+        data: Bytes,
+        options: &PutOptions,
+    ) -> Result<(FileHandle, WriteOk)> {
         let place = place.into();
         let (dir, name) = place.split()?;
         let written = options.via.clone().unwrap_or_else(|| name.clone());

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
-    CloseArgs, ExistLockOwner, FreeStateidArgs, LockArgs, LockRes, Locker, OpenArgs, OpenClaim, OpenHow, OpenToLockOwner,
-    PutFhArgs, TestStateidArgs, share,
+    CloseArgs, ExistLockOwner, FreeStateidArgs, LockArgs, LockRes, Locker, OpenArgs, OpenClaim, OpenHow,
+    OpenToLockOwner, PutFhArgs, TestStateidArgs, share,
 };
 use dhow_proto::v4::{ArgOp, ClientId, DelegationType, FileHandle, ResOp, StateOwner, Stateid, Status};
 use dhow_rpc::Credential;
@@ -127,10 +127,7 @@ impl OpenState {
     /// Notes a change of the lock state that the server confirmed.
     pub(crate) fn update_lock(&self, owner: &Bytes, stateid: Stateid, change: impl FnOnce(&mut Ranges)) {
         let mut held = self.held.lock();
-        let lock = held
-            .locks
-            .entry(owner.clone())
-            .or_insert_with(|| LockHeld { stateid, ranges: Ranges::default() });
+        let lock = held.locks.entry(owner.clone()).or_insert_with(|| LockHeld { stateid, ranges: Ranges::default() });
         // Replies overtake each other; of one state the higher seqid is the later (RFC 8881 section 8.2.2).
         if lock.stateid.other != stateid.other || stateid.seqid.wrapping_sub(lock.stateid.seqid) < 1 << 31 {
             lock.stateid = stateid;
@@ -181,7 +178,13 @@ impl OpenState {
 
     /// Locks again what was locked. `reclaim`: in the server's grace period. Returns false when a lock could not be
     /// had back: then somebody else may have changed what it protected.
-    async fn relock(&self, inner: &Arc<Inner>, session: &Arc<Session>, stateid: Stateid, reclaim: bool) -> Result<bool> {
+    async fn relock(
+        &self,
+        inner: &Arc<Inner>,
+        session: &Arc<Session>,
+        stateid: Stateid,
+        reclaim: bool,
+    ) -> Result<bool> {
         let locks: Vec<_> = self.held.lock().locks.iter().map(|(o, l)| (o.clone(), l.clone())).collect();
         for (owner, held) in locks {
             let mut known: Option<Stateid> = None;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use dhow_proto::NFS_PROGRAM;
 use dhow_proto::v4::ops::{
     AllocateArgs, CloneArgs, CopyArgs, CopyNotifyArgs, DataContent, GetxattrArgs, IoAdviseArgs, ListxattrsArgs,
     OffloadArgs, ReadPlusArgs, SeekArgs,
 };
 use dhow_proto::v4::{ArgOp, Bitmap, CompoundHeader, NetLoc, OpNum, PROC_COMPOUND, Stateid, Status, VERSION};
-use dhow_proto::NFS_PROGRAM;
 use dhow_rpc::{AcceptStat, CallHeader, Credential, ReplyBody, ReplyHeader};
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 

@@ -171,7 +171,11 @@ fn decode(path: &str) -> Result<Bytes, UrlError> {
 impl fmt::Display for NfsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nfs://")?;
-        if self.host.contains(':') { write!(f, "[{}]", self.host)? } else { f.write_str(&self.host)? }
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?
+        } else {
+            f.write_str(&self.host)?
+        }
         if self.port != DEFAULT_PORT {
             write!(f, ":{}", self.port)?;
         }

@@ -8,7 +8,6 @@
 
 use crate::backchannel::{BackChannel, MIN_CB_REQUEST};
 use crate::client::Client;
-use crate::grace::Grace;
 use crate::ids::{Keyed, Map};
 use crate::session::Session;
 use crate::types::*;
@@ -216,10 +215,12 @@ impl<T: Clone + Send> State<T> {
         if t.unconfirmed >= self.limits.unconfirmed_clients
             && let Some(owner) = t.oldest_unconfirmed()
         {
+            self.hits.unconfirmed_clients.add();
             t.remove_unconfirmed(&owner);
         }
         if t.by_id.len() >= self.limits.clients {
             self.pressed.store(true, Ordering::Relaxed);
+            self.hits.clients.add();
             return Err(Status::DELAY);
         }
         let id = self.ids.client();
@@ -349,12 +350,17 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::INVAL);
         }
         if r.sessions.len() >= self.limits.sessions_per_client {
+            self.hits.sessions.add();
             return Err(Status::NOSPC);
         }
         let mut fore = negotiate_fore(&args.fore_chan, &self.limits)?;
         let back_chan = negotiate_back(&args.back_chan, args.flags & create_session::CONN_BACK_CHAN != 0)?;
         let wanted = fore.max_requests.min(self.limits.slots_per_session);
+        let asked = fore.max_requests;
         fore.max_requests = self.budget.slots(wanted, fore.max_response_size_cached, &self.limits);
+        if fore.max_requests < asked {
+            self.hits.slots.add();
+        }
         let back = BackChannel::new(back_chan.clone(), args.cb_program, &args.sec_parms, self.limits.callback_slots);
         let id = self.ids.session(r.client.id());
         let session = Session::new(id, r.client.clone(), minor, fore, wanted, back, self.budget.clone());
@@ -432,19 +438,24 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::COMPLETE_ALREADY);
         }
         let ended = self.grace.lock().complete(client.owner());
+        if ended {
+            self.grace_active.store(false, Ordering::SeqCst);
+        }
         Ok(if ended { vec![Effect::GraceEnded] } else { Vec::new() })
     }
 
     /// Whether the grace period runs.
     pub fn in_grace(&self) -> bool {
-        self.grace.lock().active()
+        self.grace_active.load(Ordering::SeqCst)
     }
 
     /// The records of [`Effect::EndGrace`] are removed, durably: the grace period is over.
     pub fn grace_over(&self) {
         let unfinished = {
-            let mut g: parking_lot::MutexGuard<'_, Grace> = self.grace.lock();
-            g.over()
+            let mut grace = self.grace.lock();
+            let unfinished = grace.over();
+            self.grace_active.store(false, Ordering::SeqCst);
+            unfinished
         };
         let t = self.clients.lock();
         for owner in unfinished {

@@ -155,10 +155,12 @@ impl<T: Clone + Send> State<T> {
     /// synchronously (case K01).
     pub fn copy_begin(self: &Arc<Self>, client: &Arc<Client>) -> Option<CopyTicket<T>> {
         let mut copies = self.copies.lock();
-        if copies.running >= self.limits.copies
-            || client.copies.load(Ordering::SeqCst) >= self.limits.copies_per_client
-            || client.is_dying()
+        if copies.running >= self.limits.copies || client.copies.load(Ordering::SeqCst) >= self.limits.copies_per_client
         {
+            self.hits.copies.add();
+            return None;
+        }
+        if client.is_dying() {
             return None;
         }
         self.trim_finished(&mut copies, client);

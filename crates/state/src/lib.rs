@@ -55,7 +55,7 @@ pub use clients::{CreatedSession, ExchangeId, ExchangedId};
 pub use copies::{CopyStatus, CopyTicket};
 pub use ids::Identity;
 pub use io::{Drain, IoToken};
-pub use limits::Limits;
+pub use limits::{HitCount, LimitHits, Limits};
 pub use lock::{LockPlan, LockRefused, LockRequest, Locker, UnlockPlan};
 pub use lockset::{Held, LockKind, LockSet, Range};
 pub use open::{Claim, ClosePlan, Committed, DowngradePlan, OpenPlan, OpenRequest};
@@ -91,8 +91,11 @@ pub struct State<T: Clone + Send> {
     copies: Mutex<Copies>,
     grace: Mutex<Grace>,
     budget: Arc<Budget>,
+    /// Whether the grace period runs: what `grace` says, readable without its mutex.
+    grace_active: AtomicBool,
     /// A client was turned away for want of room.
     pressed: AtomicBool,
+    hits: LimitHits,
 }
 
 impl<T: Clone + Send> State<T> {
@@ -103,6 +106,7 @@ impl<T: Clone + Send> State<T> {
         let keyed = ids.keyed();
         let grace = Grace::new(previous.into_iter().map(|r| r.owner), now + limits.grace);
         Self {
+            grace_active: AtomicBool::new(grace.active()),
             limits,
             ids,
             clients: Mutex::new(Clients::new(keyed)),
@@ -113,12 +117,18 @@ impl<T: Clone + Send> State<T> {
             grace: Mutex::new(grace),
             budget: Arc::new(Budget::default()),
             pressed: AtomicBool::new(false),
+            hits: LimitHits::default(),
         }
     }
 
     /// The limits in force.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// How often each limit was hit.
+    pub fn limit_hits(&self) -> &LimitHits {
+        &self.hits
     }
 
     /// What time does: leases, unconfirmed clients, courtesy, the grace period, finished copies. Call it about once a

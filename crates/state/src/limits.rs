@@ -1,5 +1,6 @@
 //! Every limit of the state machines, by name.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bounds and times. The defaults work for a server of some thousand clients.
@@ -79,4 +80,41 @@ impl Default for Limits {
             finished_copy_time: Duration::from_secs(90),
         }
     }
+}
+
+/// Counts how often a limit was hit.
+#[derive(Debug, Default)]
+pub struct HitCount(AtomicU64);
+
+impl HitCount {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How often each limit was hit since the start: for metrics. Sizes that are negotiated are not among them, for
+/// there the client is told beforehand.
+#[derive(Debug, Default)]
+pub struct LimitHits {
+    /// [`Limits::clients`]: EXCHANGE_ID answered DELAY.
+    pub clients: HitCount,
+    /// [`Limits::unconfirmed_clients`]: the oldest made room.
+    pub unconfirmed_clients: HitCount,
+    /// [`Limits::sessions_per_client`]: CREATE_SESSION answered NOSPC.
+    pub sessions: HitCount,
+    /// [`Limits::slots_per_session`] or [`Limits::cached_bytes`]: fewer slots were granted than asked for.
+    pub slots: HitCount,
+    /// [`Limits::opens_per_client`]: OPEN answered SERVERFAULT.
+    pub opens: HitCount,
+    /// [`Limits::lock_owners_per_open`]: LOCK answered SERVERFAULT.
+    pub lock_owners: HitCount,
+    /// [`Limits::locks_per_file`]: LOCK or LOCKU answered SERVERFAULT.
+    pub locks: HitCount,
+    /// [`Limits::copies`] or [`Limits::copies_per_client`]: a copy was not made asynchronous.
+    pub copies: HitCount,
 }

@@ -91,12 +91,12 @@ impl<T: Clone + Send> LockPlan<'_, T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID (the open was closed meanwhile), BADSESSION (the client is gone).
+    /// BAD_STATEID (the open was closed meanwhile), DEADSESSION (the client is gone).
     pub fn commit(self) -> Result<Stateid, Status> {
         let mut guard = self.state.stripe(&self.file).lock();
         let stripe = &mut *guard;
         if self.client.is_dying() {
-            return Err(Status::BADSESSION);
+            return Err(Status::DEADSESSION);
         }
         let open = stripe.opens.get_mut(&self.open).filter(|o| !o.closing).ok_or(Status::BAD_STATEID)?;
         let known =
@@ -215,6 +215,7 @@ impl<T: Clone + Send> State<T> {
         let token = open.token.clone();
         let has_state = open.lock_states.iter().any(|k| stripe.locks.get(k).is_some_and(|l| l.owner == owner));
         if !has_state && open.lock_states.len() >= self.limits.lock_owners_per_open {
+            self.hits.lock_owners.add();
             return Err(Status::SERVERFAULT.into());
         }
         let id = stripe.next;
@@ -222,6 +223,7 @@ impl<T: Clone + Send> State<T> {
         let file = stripe.file_mut(req.file);
         // A lock splits one range in three at most.
         if file.locks.len() + file.pending.len() + 2 > self.limits.locks_per_file {
+            self.hits.locks.add();
             return Err(Status::SERVERFAULT.into());
         }
         if file.pending.iter().any(|p| conflicting(&p.held, &owner, req.range, req.kind)) {
@@ -315,6 +317,7 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::DELAY);
         }
         if stripe.files.get(file).is_some_and(|f| f.locks.len() > self.limits.locks_per_file) {
+            self.hits.locks.add();
             return Err(Status::SERVERFAULT);
         }
         Ok(UnlockPlan {

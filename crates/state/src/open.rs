@@ -81,7 +81,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
     ///
     /// # Errors
     ///
-    /// The token back, to be closed, with BADSESSION (the client is gone), DELAY (the open it would add to is gone or
+    /// The token back, to be closed, with DEADSESSION (the client is gone), DELAY (the open it would add to is gone or
     /// new), or SERVERFAULT (the client's record is not durable: the caller's mistake, see [`Client::needs_record`]).
     pub fn commit(mut self, token: T) -> Result<Committed<T>, (Status, T)> {
         self.done = true;
@@ -115,7 +115,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
 
     fn add(&self, stripe: &mut Stripe<T>, key: StateKey, token: T) -> Result<Committed<T>, (Status, T)> {
         if self.client.is_dying() {
-            return Err((Status::BADSESSION, token));
+            return Err((Status::DEADSESSION, token));
         }
         let Some(open) = stripe.opens.get_mut(&key) else { return Err((Status::DELAY, token)) };
         let (old_access, old_deny) = (open.access, open.deny);
@@ -139,7 +139,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
             // Under this lock, so that a retire that begins now either sees the open or is seen here.
             let mut states = self.client.states.lock();
             if self.client.is_dying() {
-                return Err((Status::BADSESSION, token));
+                return Err((Status::DEADSESSION, token));
             }
             states.insert(key);
         }
@@ -298,7 +298,7 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// INVAL (no access), GRACE, NO_GRACE, SHARE_DENIED, DELAY, SERVERFAULT (too many opens), BADSESSION (the client
+    /// INVAL (no access), GRACE, NO_GRACE, SHARE_DENIED, DELAY, SERVERFAULT (too many opens), DEADSESSION (the client
     /// is being retired); or a client whose lease has ended stands in the way (case B32).
     pub fn plan_open(
         &self,
@@ -311,10 +311,11 @@ impl<T: Clone + Send> State<T> {
         }
         self.check_grace(client, req.claim)?;
         if client.opens.load(Ordering::Relaxed) >= self.limits.opens_per_client {
+            self.hits.opens.add();
             return Err(Status::SERVERFAULT.into());
         }
         if client.is_dying() {
-            return Err(Status::BADSESSION.into());
+            return Err(Status::DEADSESSION.into());
         }
         let owner = OwnerKey { client: client.id(), owner: req.owner.clone() };
         let mut guard = self.stripe(req.file).lock();
@@ -350,15 +351,20 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// GRACE, NO_GRACE, BADSESSION (the client is being retired).
+    /// GRACE, NO_GRACE, DEADSESSION (the client is being retired).
     pub fn may_take_state(&self, client: &Client, claim: Claim) -> Result<(), Status> {
         self.check_grace(client, claim)?;
-        if client.is_dying() { Err(Status::BADSESSION) } else { Ok(()) }
+        if client.is_dying() { Err(Status::DEADSESSION) } else { Ok(()) }
     }
 
     /// RFC 8881 8.4.2.1, 18.51.3: no new state in grace, nor before the client's RECLAIM_COMPLETE; reclaims in grace
     /// only, by clients that are known, before their RECLAIM_COMPLETE.
     pub(crate) fn check_grace(&self, client: &Client, claim: Claim) -> Result<(), Status> {
+        if claim == Claim::New && !self.in_grace() {
+            // The common case, without a lock.
+            let complete = client.reclaim_complete.load(Ordering::SeqCst);
+            return if complete { Ok(()) } else { Err(Status::GRACE) };
+        }
         let grace = self.grace.lock();
         match claim {
             Claim::Reclaim if client.reclaim_complete.load(Ordering::SeqCst) => Err(Status::NO_GRACE),

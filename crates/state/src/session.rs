@@ -147,7 +147,9 @@ impl Session {
             return false;
         }
         if inner.conns.len() >= limits.conns_per_session {
-            let old = inner.conns.remove(0);
+            // Rather one that carries no callbacks.
+            let i = inner.conns.iter().position(|b| !b.back).unwrap_or(0);
+            let old = inner.conns.remove(i);
             self.forget_back(old);
         }
         if back {

@@ -143,7 +143,7 @@ fn an_open_is_not_committed_for_a_client_that_is_gone() {
     let new = s.exchange_id(&exchange("c", 2, 0), t(0)).unwrap();
     let made = s.create_session(ConnId(4), 1, &session_args(new.client, 1), &who(0), t(0)).unwrap();
     assert_eq!(made.retire, Some(c.id));
-    assert_eq!(plan.commit(5).unwrap_err(), (Status::BADSESSION, 5), "the token comes back to be closed");
+    assert_eq!(plan.commit(5).unwrap_err(), (Status::DEADSESSION, 5), "the token comes back to be closed");
     retire(&s, c.id, t(0)).unwrap();
     assert_eq!((s.counts().opens, s.counts().files), (0, 0));
 }
@@ -173,5 +173,6 @@ fn opens_are_bounded() {
         c.open(&format!("f{i}"), "o", R, N, t(0)).unwrap();
     }
     assert_eq!(c.open("more", "o", R, N, t(0)).unwrap_err(), Status::SERVERFAULT.into());
+    assert_eq!(s.limit_hits().opens.count(), 1);
     assert!(C::new(&s, "d", t(0)).open("more", "o", R, N, t(0)).is_ok(), "others are not concerned");
 }

@@ -10,3 +10,4 @@ mod locks;
 mod model;
 mod recovery;
 mod sessions;
+mod stress;

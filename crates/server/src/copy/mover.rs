@@ -121,7 +121,8 @@ pub async fn run(src: &Side, dst: &Side, range: &Range, progress: &Progress) -> 
             Err(e) if !fallback && matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::CrossDevice) => {
                 fallback = true;
             }
-            Err(e) if e.kind() == ErrorKind::Delay => {
+            // A caller who waits no longer passes the delay on to the client.
+            Err(e) if e.kind() == ErrorKind::Delay && !progress.stopped() => {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
             Err(e) => return Moved { copied: done, complete: false, error: Some(e) },

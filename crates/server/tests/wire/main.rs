@@ -4,6 +4,7 @@ mod attrs;
 mod common;
 mod compound;
 mod concurrency;
+mod copy;
 mod handles;
 mod hostile;
 mod io;

@@ -589,6 +589,8 @@ async fn a_flood_of_copies() {
     gate.arrived(32).await;
     for _ in 0..20 {
         other.ok(&[op::root(), op::getattr(&[attr::SIZE])]).await;
+        // Until the copies have outlived their budget.
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     gate.open();
     let mut ids = Vec::new();

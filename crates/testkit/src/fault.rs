@@ -119,13 +119,51 @@ struct Rule {
 pub struct Fault {
     inner: Arc<dyn Backend>,
     rules: Mutex<Vec<Rule>>,
+    chaos: Mutex<Option<Chaos>>,
     counts: [AtomicU64; CALLS],
+}
+
+/// Random trouble.
+struct Chaos {
+    seed: u64,
+    percent: u64,
+}
+
+impl Chaos {
+    fn action(&mut self) -> Option<Action> {
+        const KINDS: [ErrorKind; 8] = [
+            ErrorKind::Io,
+            ErrorKind::NoSpace,
+            ErrorKind::Stale,
+            ErrorKind::Access,
+            ErrorKind::NotFound,
+            ErrorKind::Fault,
+            ErrorKind::Busy,
+            ErrorKind::Quota,
+        ];
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let r = self.seed >> 33;
+        if r % 100 >= self.percent {
+            return None;
+        }
+        let kind = KINDS[(r / 100) as usize % KINDS.len()];
+        Some(match r / 1000 % 4 {
+            0 => Action::Fail(kind),
+            1 => Action::FailAfter(kind),
+            _ => Action::Delay(Duration::from_micros(r / 4000 % 2000)),
+        })
+    }
 }
 
 impl Fault {
     /// Wraps `inner`; nothing happens until a rule is added.
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Self { inner, rules: Mutex::new(Vec::new()), counts: [const { AtomicU64::new(0) }; CALLS] })
+        Arc::new(Self {
+            inner,
+            rules: Mutex::default(),
+            chaos: Mutex::default(),
+            counts: [const { AtomicU64::new(0) }; CALLS],
+        })
     }
 
     /// Every such call from now on meets `action`.
@@ -151,6 +189,12 @@ impl Fault {
         gate
     }
 
+    /// From now on so many of a hundred calls that meet no rule are delayed a little, fail, or fail after their work; 0
+    /// ends it. A close never fails.
+    pub fn chaos(&self, seed: u64, percent: u64) {
+        *self.chaos.lock() = (percent > 0).then_some(Chaos { seed, percent });
+    }
+
     /// Takes the rules for `call` back.
     pub fn clear(&self, call: Call) {
         self.rules.lock().retain(|r| r.call != call);
@@ -166,7 +210,7 @@ impl Fault {
     }
 
     fn has_rule(&self, call: Call) -> bool {
-        self.rules.lock().iter().any(|r| r.call == call && r.left > 0)
+        self.chaos.lock().is_some() || self.rules.lock().iter().any(|r| r.call == call && r.left > 0)
     }
 
     /// Meets the first rule that fits; says which error the call ends with once it is done.
@@ -181,6 +225,7 @@ impl Fault {
                 rule.action.clone()
             })
         };
+        let action = action.or_else(|| self.chaos.lock().as_mut().and_then(Chaos::action));
         match action {
             None => {}
             Some(Action::Delay(time)) => tokio::time::sleep(time).await,

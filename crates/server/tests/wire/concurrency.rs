@@ -88,7 +88,7 @@ async fn creates_in_one_directory() {
 }
 
 /// The same name from many at once: one file, and everybody has it open.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn creates_of_one_name() {
     let srv = Srv::start().await;
     let mut c = srv.client("c").await;
@@ -112,7 +112,7 @@ async fn creates_of_one_name() {
 }
 
 /// Case K26: unlink, create, rename and open of a few names from many slots: no deadlock, no fault, nothing left open.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_storm_of_names() {
     let srv = Srv::start().await;
     let mut tasks = Vec::new();

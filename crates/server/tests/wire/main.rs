@@ -1,6 +1,7 @@
 //! The whole server over a raw connection, one module per area.
 
 mod attrs;
+mod chaos;
 mod common;
 mod compound;
 mod concurrency;
@@ -16,3 +17,4 @@ mod rpc;
 mod sessions;
 mod sparse;
 mod squash;
+mod xattrs;

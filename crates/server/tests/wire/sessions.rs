@@ -308,7 +308,7 @@ async fn uncached_replay() {
 }
 
 /// Case B25: a thousand copies of one request on two connections while it runs: it runs once.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn duplicates_while_in_progress() {
     let srv = Srv::start().await;
     let mut c = srv.client("c").await;

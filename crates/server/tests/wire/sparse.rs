@@ -129,3 +129,75 @@ async fn no_space() {
     c.ok(&[op::put(&f.fh), allocate(f.stateid, 0, 1 << 20)]).await;
     c.write(&f, 0, &vec![1; 1 << 20]).await;
 }
+
+/// READ_PLUS (RFC 7862 15.10): data and holes, in order and without gaps, up to the count or the end.
+#[tokio::test]
+async fn read_plus() {
+    use dhow_proto::v4::ops::{ReadPlusArgs, ReadPlusContent};
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c).await;
+    c.write(&f, 64 * KIB, &[1; 8192]).await;
+    c.write(&f, 256 * KIB, &[2; 100]).await;
+    let size = 256 * KIB + 100;
+    let model = srv.fs.content_of("f").unwrap();
+    for (offset, count) in
+        [(0, 1_u32 << 20), (0, 100), (65 * KIB, 1 << 20), (70_000, 10), (size - 1, 5), (size, 5), (u64::MAX, 5)]
+    {
+        let mut at: u64 = offset;
+        let end = offset.saturating_add(u64::from(count)).min(size);
+        loop {
+            let left = u32::try_from(end.saturating_sub(at)).unwrap().max(1);
+            let args = ReadPlusArgs { stateid: f.stateid, offset: at, count: left };
+            let sequence = ArgOp::Sequence(c.session.sequence(0, false));
+            let res = c.wire.compound(2, &[sequence, op::put(&f.fh), ArgOp::ReadPlus(args)]).await;
+            let ok = match res.results.into_iter().next_back() {
+                Some(ResOp::ReadPlus(Ok(ok))) => ok,
+                Some(ResOp::ReadPlus(Err(Status::NOTSUPP))) => return,
+                other => panic!("{other:?}"),
+            };
+            for piece in ok.contents {
+                match piece {
+                    ReadPlusContent::Data { offset, data } => {
+                        assert_eq!(offset, at);
+                        assert!(data == model[at as usize..at as usize + data.len()]);
+                        at += data.len() as u64;
+                    }
+                    ReadPlusContent::Hole { offset, length } => {
+                        assert_eq!(offset, at);
+                        assert!(model[at as usize..(at + length) as usize].iter().all(|&b| b == 0));
+                        at += length;
+                    }
+                    ReadPlusContent::Other(kind) => panic!("{kind:?}"),
+                }
+            }
+            assert_eq!(ok.eof, at >= size, "at {at}");
+            if at >= end {
+                break;
+            }
+        }
+    }
+}
+
+/// READ and READ_PLUS cut themselves to what the session's replies may have, or are refused (RFC 8881 2.10.6.4).
+#[tokio::test]
+async fn small_sessions() {
+    use dhow_proto::v4::ops::ReadPlusArgs;
+    use dhow_testkit::wire::ClientOptions;
+    let srv = Srv::start().await;
+    let mut o = ClientOptions::named("c");
+    o.fore.max_response_size = 4096;
+    let mut c = Client::connect(srv.addr, o).await;
+    let f = file(&mut c).await;
+    for i in 0..100 {
+        c.write(&f, i * 1000, &[1; 1000]).await;
+    }
+    let plus = ArgOp::ReadPlus(ReadPlusArgs { stateid: f.stateid, offset: 0, count: 90_000 });
+    for ask in [op::read(f.stateid, 0, 90_000), plus] {
+        let sequence = ArgOp::Sequence(c.session.sequence(0, false));
+        let res = c.wire.compound(2, &[sequence, op::put(&f.fh), ask]).await;
+        assert!(dhow_xdr::Encode::to_bytes(&res).len() <= 4096);
+        assert!(matches!(res.status, Status::OK | Status::REP_TOO_BIG | Status::NOTSUPP), "{:?}", res.status);
+        c.ok(&[op::root()]).await;
+    }
+}

@@ -377,6 +377,17 @@ pub enum Durable {
     Both,
 }
 
+impl Durable {
+    /// The rows, by whether they are durable.
+    pub fn rows(self) -> &'static [bool] {
+        match self {
+            Self::Yes => &[true],
+            Self::No => &[false],
+            Self::Both => &[false, true],
+        }
+    }
+}
+
 /// `dhow bench cpu`.
 #[derive(Debug, Args)]
 pub struct BenchCpu {
@@ -396,6 +407,9 @@ pub struct BenchCpu {
 
 /// What clap found wrong, in one line with the remedy.
 pub fn one_line(error: &clap::Error) -> String {
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "name a command, such as serve or cp; dhow --help lists them".into();
+    }
     let text = error.render().to_string();
     let mut first = Vec::new();
     let mut tips = Vec::new();

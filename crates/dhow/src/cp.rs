@@ -260,8 +260,8 @@ async fn one(
     let mut target = to.path.clone();
     let mut replaced = to_meta.copied();
     if to_meta.is_some_and(|m| m.kind == Kind::Dir) {
-        // `/`, `.` and `..` have no name of their own: their content goes into the directory itself.
-        if let Some(name) = from.path.file_name() {
+        // Content goes into the directory itself.
+        if let Some(name) = from.path.file_name().filter(|_| !from.is_content) {
             target.push(name);
             replaced = None;
         }

@@ -7,9 +7,10 @@ use crate::exit::{Failure, Outcome, warn};
 use crate::export::Export;
 use crate::output::{json_seconds, ops, say, say_json, table, temporary_dir};
 use crate::place::Places;
+use crate::settings::Settings;
 use crate::words::{bytes, rate};
 use dhow_copy::{Choice, Endpoint, ErrorKind, FileReport, Known, Method, Options, Progress, Sync};
-use dhow_server::Squash;
+use dhow_server::{CommitPolicy, Squash};
 use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -38,7 +39,11 @@ async fn show(args: &Demo, dir: &Path) -> Outcome {
     tokio::task::spawn_blocking(move || data::make(&path, size, true)).await.map_err(Failure::failed)??;
     // Two views of one directory: COPY must move bytes to be compared, CLONE must be allowed to share them.
     let export = |name: &str, reflink| Export { squash: Squash::None, reflink, ..Export::new(name, dir) };
+    let mut server = Settings::default();
+    // None of the copies is made durable: like is compared with like.
+    server.copy.commit = CommitPolicy::Never;
     let config = Config {
+        server,
         listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
         exports: vec![export("/own", false), export("/shared", true)],
         ..Config::default()

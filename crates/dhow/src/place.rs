@@ -15,11 +15,20 @@ pub struct Place {
     pub endpoint: Arc<dyn Endpoint>,
     /// The path there.
     pub path: PathBuf,
-    /// It was written with a slash at its end: a directory is meant.
+    /// It was written with a slash at its end, or a `.`: a directory is meant.
     pub is_dir: bool,
+    /// It has no name of its own (`/`, `dir/.`, `..`): the content of the directory is meant.
+    pub is_content: bool,
 }
 
 impl Place {
+    /// `written`: the path before anything made it simpler.
+    fn new(endpoint: Arc<dyn Endpoint>, path: PathBuf, written: &[u8]) -> Self {
+        let last = written.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        let dots = last == b"." || last == b"..";
+        Self { endpoint, is_dir: last.is_empty() || dots, is_content: dots || path.file_name().is_none(), path }
+    }
+
     /// As the user would write it.
     pub fn shown(&self) -> String {
         self.endpoint.shown(&self.path)
@@ -51,8 +60,7 @@ impl Places {
         if bytes.is_empty() {
             return Err(Failure::usage("an empty path names nothing"));
         }
-        let is_dir = bytes.ends_with(b"/");
-        Ok(Place { endpoint: self.local.clone(), path: argument.into(), is_dir })
+        Ok(Place::new(self.local.clone(), argument.into(), bytes))
     }
 
     /// The place that a URL names; a local path is refused.
@@ -90,7 +98,7 @@ impl Places {
             }
         };
         let path = PathBuf::from(OsStr::from_bytes(url.path()));
-        let place = Place { endpoint: endpoint.clone(), path, is_dir: url.has_trailing_slash() };
+        let place = Place::new(endpoint.clone(), path, url.path());
         Ok((place, endpoint))
     }
 

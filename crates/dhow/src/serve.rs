@@ -329,7 +329,6 @@ impl Limited {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,6 +357,6 @@ mod tests {
         drop(state);
         assert!(!path.exists());
         let state = StateDir::new(Some("/x".into()), 0).unwrap();
-        assert_eq!((state.path.as_path(), state.temporary), (Path::new("/x"), false));
+        assert_eq!((state.path.as_path(), state.temporary), (std::path::Path::new("/x"), false));
     }
 }

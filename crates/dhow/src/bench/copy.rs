@@ -2,7 +2,7 @@
 
 use super::child::Server;
 use super::{Spread, data};
-use crate::cli::{BenchCopy, Durable};
+use crate::cli::BenchCopy;
 use crate::exit::{Failure, Outcome, warn};
 use crate::output::{ops, say, say_json, table, temporary_dir};
 use crate::place::{Place, Places};
@@ -84,6 +84,10 @@ struct Site {
     shared: PathBuf,
     /// The same directory on this host, if it is here.
     local: Option<PathBuf>,
+    /// What rows it is for.
+    durable: bool,
+    /// The server, if it is ours.
+    server: Option<Server>,
 }
 
 impl Site {
@@ -103,60 +107,58 @@ pub async fn run(args: BenchCopy) -> Outcome {
     done
 }
 
-/// Starts a server in a process of its own.
+/// Starts servers in processes of their own: one that makes copies durable, one that leaves that to clients.
 async fn with_child(args: &BenchCopy, places: &mut Places) -> Outcome {
     let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let dir = temporary_dir(&base, "dhow-bench").map_err(Failure::failed)?;
-    let server = server_on(&dir).await;
-    let done = match &server {
-        Ok(server) => match site(places, server, &dir).await {
-            Ok(site) => measure(args, &site, Some(server), &data::filesystem(&dir)).await,
-            Err(e) => Err(e),
-        },
-        Err(_) => Ok(()),
-    };
-    let stopped = match server {
-        Ok(server) => {
-            server.stop().await;
-            Ok(())
-        }
-        Err(e) => Err(e),
-    };
+    let done = on_children(args, places, &dir).await;
     if let Err(e) = std::fs::remove_dir_all(&dir) {
         warn(format!("{}: {e}", dir.display()));
     }
-    done.and(stopped)
+    done
 }
 
-/// A server that shows `dir` twice: where copies share blocks if they can, and where they never do.
-pub async fn server_on(dir: &Path) -> Outcome<Server> {
-    let export = |name: &str, options: &str| {
-        let mut text = OsString::from(format!("--export=/{name}="));
-        text.push(dir);
-        text.push(format!(",no_root_squash{options}"));
-        text
-    };
-    if dir.to_string_lossy().contains(',') {
-        return Err(Failure::usage(format!("{}: choose a directory without a comma in its path", dir.display())));
+async fn on_children(args: &BenchCopy, places: &mut Places, dir: &Path) -> Outcome {
+    let files = dir.join("files");
+    std::fs::create_dir(&files)?;
+    let mut sites = Vec::new();
+    for &durable in args.durable.rows() {
+        let commit = if durable { "auto" } else { "never" };
+        let server = server_on(dir, &files, commit).await?;
+        let place: Place = places.url(format!("nfs://{}/", server.addr).as_ref()).await?;
+        sites.push(Site {
+            endpoint: place.endpoint,
+            own_space: "/own".into(),
+            shared: "/shared".into(),
+            local: Some(files.clone()),
+            durable,
+            server: Some(server),
+        });
     }
-    let args = [
-        OsString::from("serve"),
-        OsString::from("--listen=127.0.0.1:0"),
-        OsString::from("--log=error"),
-        export("shared", ""),
-        export("own", ",copy.reflink=never"),
-    ];
-    Server::start(args).await
+    let done = measure(args, &sites, &data::filesystem(&files)).await;
+    for site in sites {
+        if let Some(server) = site.server {
+            server.stop().await;
+        }
+    }
+    done
 }
 
-async fn site(places: &mut Places, server: &Server, dir: &Path) -> Outcome<Site> {
-    let place: Place = places.url(format!("nfs://{}/", server.addr).as_ref()).await?;
-    Ok(Site {
-        endpoint: place.endpoint,
-        own_space: "/own".into(),
-        shared: "/shared".into(),
-        local: Some(dir.to_owned()),
-    })
+/// A server that shows `files` twice: where copies share blocks if they can, and where they never do. Its configuration
+/// is put into `dir`.
+pub async fn server_on(dir: &Path, files: &Path, commit: &str) -> Outcome<Server> {
+    let Some(shown) = files.to_str() else {
+        return Err(Failure::usage(format!("{}: choose a directory whose path is UTF-8", files.display())));
+    };
+    let quoted = toml::Value::String(shown.to_owned());
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nlog = \"error\"\ncopy.commit = \"{commit}\"\n\
+         [[export]]\nname = \"/shared\"\ndir = {quoted}\nsquash = \"none\"\n\
+         [[export]]\nname = \"/own\"\ndir = {quoted}\nsquash = \"none\"\ncopy.reflink = \"never\"\n"
+    );
+    let config = dir.join(format!("{commit}.toml"));
+    std::fs::write(&config, text)?;
+    Server::start(["serve".as_ref(), "--config".as_ref(), config.as_os_str()]).await
 }
 
 /// Measures a running server, in a directory of its own that is removed afterwards.
@@ -164,28 +166,36 @@ async fn against(args: &BenchCopy, url: &OsString, places: &mut Places) -> Outco
     let place = places.url(url).await?;
     let dir = place.path.join(format!("dhow-bench-{}", std::process::id()));
     place.endpoint.make_dir(&dir, 0o700).await?;
-    let site = Site { endpoint: place.endpoint.clone(), own_space: dir.clone(), shared: dir.clone(), local: None };
-    let done = measure(args, &site, None, "the server's").await;
+    let sites: Vec<Site> = args
+        .durable
+        .rows()
+        .iter()
+        .map(|&durable| Site {
+            endpoint: place.endpoint.clone(),
+            own_space: dir.clone(),
+            shared: dir.clone(),
+            local: None,
+            durable,
+            server: None,
+        })
+        .collect();
+    let done = measure(args, &sites, "the server's").await;
     let failed = |e: &dhow_copy::Error| warn(e);
     dhow_copy::remove_tree(&*place.endpoint, &dir, &dhow_copy::Cancel::never(), &failed).await;
     done
 }
 
-async fn measure(args: &BenchCopy, site: &Site, server: Option<&Server>, filesystem: &str) -> Outcome {
+async fn measure(args: &BenchCopy, sites: &[Site], filesystem: &str) -> Outcome {
     let sizes = if args.sizes.is_empty() { vec![DEFAULT_SIZE] } else { args.sizes.clone() };
-    let durables: &[bool] = match args.durable {
-        Durable::Yes => &[true],
-        Durable::No => &[false],
-        Durable::Both => &[false, true],
-    };
     let mut rows = Vec::new();
     let mut clones = true;
     for &size in &sizes {
-        make_source(site, size).await?;
-        for &durable in durables {
-            rows.extend(turns(args, site, server, (size, durable), &mut clones).await?);
+        let Some(first) = sites.first() else { break };
+        make_source(first, size).await?;
+        for site in sites {
+            rows.extend(turns(args, site, size, &mut clones).await?);
         }
-        site.endpoint.remove(&site.own_space.join("source")).await?;
+        first.endpoint.remove(&first.own_space.join("source")).await?;
     }
     if !clones {
         warn("no rows for clone: the filesystem cannot share blocks");
@@ -233,18 +243,12 @@ async fn make_source(site: &Site, size: u64) -> Outcome {
 }
 
 /// Each method once in turn, as often as asked for.
-async fn turns(
-    args: &BenchCopy,
-    site: &Site,
-    server: Option<&Server>,
-    (size, durable): (u64, bool),
-    clones: &mut bool,
-) -> Outcome<Vec<Row>> {
+async fn turns(args: &BenchCopy, site: &Site, size: u64, clones: &mut bool) -> Outcome<Vec<Row>> {
     let methods = [Method::ReadWrite, Method::Copy, Method::Clone];
     let new = |method| Row {
         size,
         method,
-        durable,
+        durable: site.durable,
         calls: Calls::default(),
         seconds: Vec::new(),
         client_cpu: Vec::new(),
@@ -256,7 +260,7 @@ async fn turns(
             if row.method == Method::Clone && !*clones {
                 continue;
             }
-            match once(site, server, row, run == 0).await {
+            match once(site, row, run == 0).await {
                 Ok(()) => {}
                 Err(e) if e.kind == ErrorKind::Unsupported && row.method == Method::Clone => *clones = false,
                 Err(e) => return Err(e.into()),
@@ -266,14 +270,15 @@ async fn turns(
     Ok(rows.into_iter().filter(|r| !r.seconds.is_empty()).collect())
 }
 
-async fn once(site: &Site, server: Option<&Server>, row: &mut Row, verify: bool) -> dhow_copy::Result<()> {
+async fn once(site: &Site, row: &mut Row, verify: bool) -> dhow_copy::Result<()> {
     let dir = site.dir(row.method);
     let (from, to) = (dir.join("source"), dir.join("copy"));
     let options = Options {
         method: Choice::Only(row.method),
-        sync: if row.durable { Sync::Yes } else { Sync::No },
+        sync: if site.durable { Sync::Yes } else { Sync::No },
         ..Options::default()
     };
+    let server = site.server.as_ref();
     let server_before = server.map(Server::cpu_seconds);
     let client_before = dhow_sys::proc::process_cpu_time().total();
     let here = (&site.endpoint, from.as_path());

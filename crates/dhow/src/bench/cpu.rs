@@ -45,12 +45,14 @@ pub async fn run(args: BenchCpu) -> Outcome {
 }
 
 async fn measure(args: &BenchCpu, dir: &Path) -> Outcome {
-    let path = dir.join("source");
+    let files = dir.join("files");
+    std::fs::create_dir(&files)?;
+    let path = files.join("source");
     tokio::task::spawn_blocking(move || data::make(&path, SPAN, false)).await.map_err(Failure::failed)??;
     let total = args.size.next_multiple_of(PIECE);
-    let server = server_on(dir).await?;
-    let sender = bare(dir.join("source"), false, total).await?;
-    let receiver = bare(dir.join("bare"), true, total).await?;
+    let server = server_on(dir, &files, "auto").await?;
+    let sender = bare(files.join("source"), false, total).await?;
+    let receiver = bare(files.join("bare"), true, total).await?;
     let mut places = Places::new();
     let endpoint = places.url(format!("nfs://{}/", server.addr).as_ref()).await?.endpoint;
     let new = |name, bare| Row { name, bare, cpu: Vec::new(), seconds: Vec::new() };

@@ -1,0 +1,87 @@
+//! Mistakes on the command line and in the configuration: one clear line with the remedy, exit code 2.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod common;
+
+use common::{fails, ok, run};
+
+#[test]
+fn on_the_command_line() {
+    for (args, part) in [
+        (&[][..], "name a command"),
+        (&["serv", "/srv"], "a similar subcommand exists: 'serve'"),
+        (&["cp", "only-one"], "SRC... DST"),
+        (&["cp", "--method", "quick", "a", "b"], "[possible values: auto, clone, copy, readwrite]"),
+        (&["cp", "--jobs", "0", "a", "b"], "0 is not in 1..=4096"),
+        (&["ls", "/etc"], "`/etc` is not a URL; write nfs://HOST[:PORT]/PATH"),
+        (&["cat", "nfs://"], "`nfs://`: "),
+        (&["mkdir", "-m", "rwx", "nfs://h/d"], "write it in octal, for example 755"),
+        (&["stat", "nfs://host:port/x"], "`nfs://host:port/x`: "),
+        (&["bench", "copy", "--size", "big"], "write for example 4096, 64K, 512M or 2G"),
+        (&["serve"], "nothing to serve; name a directory: dhow serve DIR, or --export /NAME=DIR"),
+        (&["serve", "/nonexistent"], "export /: /nonexistent: no such directory"),
+        (&["serve", "/etc/hostname"], "export /: /etc/hostname: is not a directory"),
+        (&["serve", "--export", "data=/tmp"], "`data=/tmp` is not an export; write /name=DIR"),
+        (
+            &["serve", "--export", "/a=/tmp,nroot_squash"],
+            "export /a: unknown option `nroot_squash`; did you mean `root_squash`?",
+        ),
+        (&["serve", "--export", "/a=/tmp", "--export", "/a=/var"], "export /a is named twice"),
+        (&["serve", "/tmp", "--listen", "2049"], "`2049` is not an address; write ADDR:PORT"),
+        (&["serve", "/tmp", "--log", "=loud="], "is not a log level"),
+        (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml: cannot be read"),
+    ] {
+        let line = fails(2, args);
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
+}
+
+#[test]
+fn in_the_configuration_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dhow.toml");
+    for (text, line) in [
+        (
+            "listen = \":0\"\nlimits.conections = 3\n",
+            "2: unknown key `limits.conections`; did you mean `limits.connections`?",
+        ),
+        ("lease = \"never\"\n", "1: `lease` must be a duration from 5s to 3600s, such as 90, \"500ms\" or \"15m\""),
+        (
+            "[[export]]\nname = \"data\"\n",
+            "2: `name` must be an absolute path without empty parts, `.` and `..`, such as /data",
+        ),
+        (
+            "[[export]]\nname = \"/d\"\ndir = \"/tmp\"\ncopy.reflink = true\n",
+            "4: `copy.reflink` must be \"auto\" or \"never\"",
+        ),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let said = fails(2, ["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
+        assert_eq!(said, format!("{}:{line}", file.display()));
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_code_3() {
+    // Port 1 of this host: nobody listens.
+    for args in [
+        &["ls", "nfs://127.0.0.1:1/"][..],
+        &["cp", "nfs://127.0.0.1:1/a", "/tmp/never"],
+        &["probe", "nfs://127.0.0.1:1/"],
+    ] {
+        let line = fails(3, args);
+        assert!(line.contains("127.0.0.1:1"), "{line}");
+    }
+    assert!(!std::path::Path::new("/tmp/never").exists());
+}
+
+#[test]
+fn help_and_version_are_no_mistakes() {
+    assert!(ok(["--version"]).starts_with("dhow "));
+    assert!(ok(["--help"]).contains("Serve directories"));
+    assert!(ok(["ls", "--help"]).contains("nfs://HOST[:PORT]/PATH"));
+    // What is only for the benches is not shown.
+    assert!(!ok(["bench", "--help"]).contains("\n  bare"));
+    assert!(run(["help"]).status.code() == Some(2));
+}

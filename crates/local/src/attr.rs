@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use dhow_sys::node;
 use dhow_sys::open::{self, Stat};
 use dhow_vfs::{Access, Attr, Cred, ErrorKind, FileKind, FsStat, Handle, Node, Result, Time};
-use rustix::fs::Access as Mode;
 
 use crate::error::sys;
 use crate::fs::Filesystem;
 use crate::inner::Inner;
 use crate::inode::{Inode, kind_of, nanos};
+use crate::rights::{R, W, X};
 
 fn time(t: open::Time) -> Time {
     Time { secs: t.sec, nanos: t.nsec }
@@ -60,31 +59,23 @@ impl Inner {
     /// Which of the rights the user has: what the kernel says to the user, access control lists and read-only mounts
     /// included. The owner override of I/O is no right and does not show here.
     pub(crate) fn access(&self, user: &Cred, inode: &Arc<Inode>, want: Access) -> Result<Access> {
-        // The object must still be there.
-        inode.stat()?;
+        let stat = inode.stat()?;
         let dir = inode.kind == FileKind::Directory;
+        let read = Access::READ | Access::XAREAD | Access::XALIST;
+        let write = Access::MODIFY | Access::EXTEND | Access::XAWRITE | if dir { Access::DELETE } else { 0 };
+        let run = if dir { Access::LOOKUP } else { Access::EXECUTE };
         let mut granted = 0;
-        self.as_user(user, || {
-            let mut may = |mode: Mode, bits: u32| {
-                if want.0 & bits == 0 {
-                    return Ok(());
-                }
-                match node::access(&inode.path, mode) {
-                    Ok(()) => {
-                        granted |= want.0 & bits;
-                        Ok(())
-                    }
-                    Err(e) => match crate::error::kind(e) {
-                        ErrorKind::Access | ErrorKind::Perm | ErrorKind::ReadOnly | ErrorKind::Busy => Ok(()),
-                        _ => Err(sys(e)),
-                    },
-                }
-            };
-            may(Mode::READ_OK, Access::READ | Access::XAREAD | Access::XALIST)?;
-            let write = Access::MODIFY | Access::EXTEND | Access::XAWRITE;
-            may(Mode::WRITE_OK, if dir { write | Access::DELETE } else { write })?;
-            may(Mode::EXEC_OK, if dir { Access::LOOKUP } else { Access::EXECUTE })
-        })?;
+        for (right, bits) in [(R, read), (W, write), (X, run)] {
+            if want.0 & bits == 0 {
+                continue;
+            }
+            match self.rights(user, inode, &stat, right) {
+                Ok(0) => {}
+                Ok(_) => granted |= want.0 & bits,
+                Err(e) if matches!(e.kind(), ErrorKind::ReadOnly | ErrorKind::Busy) => {}
+                Err(e) => return Err(e),
+            }
+        }
         Ok(Access(granted))
     }
 

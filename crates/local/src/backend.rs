@@ -452,10 +452,9 @@ impl Backend for Local {
         Ok(change)
     }
 
-    async fn listxattr(&self, cx: &Cx, handle: &Handle) -> Result<Vec<Bytes>> {
+    async fn listxattr(&self, _cx: &Cx, handle: &Handle) -> Result<Vec<Bytes>> {
         let inode = self.inner.inode(handle).await?;
-        let user = cx.cred.clone();
-        self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.listxattr(&user, &inode)).await
+        self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.listxattr(&inode)).await
     }
 
     async fn removexattr(&self, cx: &Cx, handle: &Handle, name: &[u8]) -> Result<DirChange> {

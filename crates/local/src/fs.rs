@@ -40,6 +40,8 @@ pub(crate) struct Filesystem {
     pub dir_sync_covers_new: bool,
     /// Every change gives a new ctime, provided that somebody looked in between.
     pub fine_ctime: bool,
+    /// So does every change of permissions.
+    pub fine_rights: bool,
     /// Unit of allocation, bytes.
     pub block: u32,
     pub read_only: bool,
@@ -110,6 +112,7 @@ impl Filesystem {
             volatile: fs.magic == open::TMPFS_MAGIC,
             dir_sync_covers_new: known,
             fine_ctime: known && fs.magic != open::TMPFS_MAGIC && kernel_has_fine_ctime(),
+            fine_rights: known && kernel_has_fine_ctime(),
             block: u32::try_from(fs.frsize).unwrap_or(4096),
             read_only: fs.read_only,
             no_clone: AtomicBool::new(false),

@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     pub options: Options,
     pub caps: Caps,
     pub switching: bool,
+    /// The process is the superuser to filesystems.
+    pub superuser: bool,
     pub root: Arc<Inode>,
     pub inodes: Arc<Inodes>,
     pub filesystems: RwLock<Vec<Arc<Filesystem>>>,
@@ -104,6 +106,7 @@ impl Inner {
         Ok(Inner {
             caps,
             switching: cred::can_switch_identity(),
+            superuser: cred::process_identity().uid == 0 && cred::overrides_modes(),
             root,
             inodes,
             filesystems: RwLock::new(vec![fs]),
@@ -140,6 +143,25 @@ impl Inner {
         }
         let _guard = CredGuard::become_user(user.uid, user.gid, &user.groups)
             .map_err(|e| crate::error::as_kind(ErrorKind::Access, e))?;
+        f()
+    }
+
+    /// Whether the user is the superuser and the process too, so that no permission stands between them.
+    pub(crate) fn is_super(&self, user: &Cred) -> bool {
+        user.uid == 0 && self.superuser
+    }
+
+    /// As [`Inner::as_user`], for what only asks for permission: the superuser needs no change of groups for that.
+    pub(crate) fn as_reader<T>(&self, user: &Cred, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.is_super(user) { f() } else { self.as_user(user, f) }
+    }
+
+    /// Runs `f` with the user's uid: for writing to what is open already.
+    pub(crate) fn as_uid<T>(&self, user: &Cred, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.switching {
+            return f();
+        }
+        let _guard = CredGuard::become_uid(user.uid).map_err(|e| crate::error::as_kind(ErrorKind::Access, e))?;
         f()
     }
 
@@ -327,6 +349,26 @@ impl Inner {
         let stat = open::stat(fd).map_err(sys)?;
         let fs = self.filesystem(fd, &stat, near, mounted_on)?;
         Ok((fs.handle_of(fd, &stat)?, stat, fs))
+    }
+
+    /// Holds what `name` leads to in `dir`, whose right to search was settled before. With `cached`, `EAGAIN` means that
+    /// a disk would have to be waited for.
+    pub(crate) fn hold(
+        &self,
+        user: &Cred,
+        dir: &Inode,
+        name: &[u8],
+        cached: bool,
+    ) -> std::result::Result<OwnedFd, Errno> {
+        let open = if cached { open::path_beneath_cached } else { open::path_beneath };
+        let hold = || self.with_descriptors(|| open(&dir.path, name, self.crossing()));
+        match hold() {
+            // Storage that trusts the process less than the user.
+            Err(Errno::ACCESS) if self.switching && !self.is_super(user) => {
+                self.as_user(user, || Ok(hold())).unwrap_or(Err(Errno::ACCESS))
+            }
+            other => other,
+        }
     }
 
     /// Makes an object of a descriptor that was opened in `dir` by `name`.
@@ -557,8 +599,8 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 
 fn probe_caps(options: &Options, fs: &Filesystem) -> Caps {
     let xattrs = matches!(xattr::get(&fs.root, b"user.dhow.probe"), Ok(_) | Err(Errno::NODATA));
-    let clone =
-        options.reflink == crate::options::Reflink::Auto && [open::BTRFS_MAGIC, open::XFS_MAGIC].contains(&fs.magic);
+    let clone = options.reflink == crate::options::Reflink::Auto
+        && (fs.magic == open::BTRFS_MAGIC || open::xfs_shares_blocks(&fs.root) == Some(true));
     let (max_file_size, max_links) = match fs.magic {
         // 2^32 - 1 blocks, with the common block size; 65 000 links.
         open::EXT4_MAGIC => (u64::from(u32::MAX) * u64::from(fs.block), 65_000),

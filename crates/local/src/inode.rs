@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::error::sys;
 use crate::fs::Filesystem;
+use crate::rights::Rights;
 
 /// The descriptors for data: one, for reading and writing, if that could be had.
 #[derive(Clone, Default)]
@@ -50,6 +51,8 @@ pub(crate) struct Inode {
     /// Updates under way in this directory, and how many have begun.
     pub updates: Mutex<(u32, u64)>,
     change: Mutex<Change>,
+    /// What users may do, as far as it has been asked.
+    pub rights: Mutex<Rights>,
     home: Weak<Inodes>,
 }
 
@@ -214,6 +217,7 @@ impl Inodes {
             used: AtomicU64::new(0),
             updates: Mutex::default(),
             change: Mutex::default(),
+            rights: Mutex::default(),
             home: Arc::downgrade(self),
         });
         let known = {

@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use dhow_sys::open;
-use dhow_sys::{Errno, io, node};
+use dhow_sys::{Errno, io};
 use dhow_vfs::{Cred, ErrorKind, OpenAccess, OpenFile, ReadData, Result, SeekTo, Seeked};
-use rustix::fs::{Access as Mode, OFlags};
+use rustix::fs::OFlags;
 
 use crate::error::sys;
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::rights::{R, W, X};
 use crate::sync::Lane;
 
 /// The largest offset that the kernel knows.
@@ -58,29 +59,12 @@ impl Inner {
             // The process's own rights decide, when the file is opened.
             return Ok(());
         }
-        let mut want = Mode::empty();
-        want.set(Mode::READ_OK, access.read);
-        want.set(Mode::WRITE_OK, access.write);
-        let (asked, may_run) = self.as_user(user, || {
-            let asked = node::access(&inode.path, want);
-            let may_run =
-                asked == Err(Errno::ACCESS) && !access.write && node::access(&inode.path, Mode::EXEC_OK).is_ok();
-            Ok((asked, may_run))
-        })?;
-        match asked {
-            Ok(()) => Ok(()),
-            Err(Errno::ACCESS) if may_run || inode.stat()?.uid == user.uid => Ok(()),
-            // Before Linux 5.8; mode bits are the best answer there is.
-            Err(Errno::NOSYS) => self.may_io_by_mode(user, inode, access),
-            Err(e) => Err(sys(e)),
-        }
-    }
-
-    fn may_io_by_mode(&self, user: &Cred, inode: &Inode, access: OpenAccess) -> Result<()> {
         let stat = inode.stat()?;
-        let bits = if user.in_group(stat.gid) { stat.mode >> 3 } else { stat.mode } & 0o7;
-        let want = if access.read { 0o4 } else { 0 } | if access.write { 0o2 } else { 0 };
-        if user.uid == 0 || user.uid == stat.uid || bits & want == want {
+        let want = if access.read { R } else { 0 } | if access.write { W } else { 0 };
+        if self.rights(user, inode, &stat, want)? == want || stat.uid == user.uid {
+            return Ok(());
+        }
+        if !access.write && self.rights(user, inode, &stat, X)? == X {
             return Ok(());
         }
         Err(ErrorKind::Access.into())
@@ -264,13 +248,13 @@ impl Inner {
         Ok(n.map(|n| buf.freeze(0..n)))
     }
 
-    /// Writes all of `data` if there is room; returns the count. Runs as the user, so that set-id bits are cleared and
-    /// quotas count.
+    /// Writes all of `data` if there is room; returns the count. Runs with the user's uid, so that set-id bits are
+    /// cleared and quotas count.
     pub(crate) fn write(&self, user: &Cred, inode: &Arc<Inode>, fd: &OwnedFd, offset: u64, data: &[u8]) -> Result<u32> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_OFFSET) {
             return Err(ErrorKind::FileTooBig.into());
         }
-        let result = self.as_user(user, || {
+        let result = self.as_uid(user, || {
             let mut done = 0;
             while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
                 match io::pwrite(fd, rest, offset + done as u64) {
@@ -359,7 +343,7 @@ impl Inner {
         if len == 0 {
             return Ok(());
         }
-        self.as_user(user, || {
+        self.as_uid(user, || {
             if reserve { io::allocate(fd, offset, len) } else { io::punch_hole(fd, offset, len) }.map_err(sys)
         })?;
         inode.changed();

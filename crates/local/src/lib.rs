@@ -10,6 +10,7 @@
 //! | `inner` | the shared heart: credentials, placing work, resolving handles |
 //! | `hints` | finding objects again without the privilege to open by handle |
 //! | `attr`, `setattr` | attributes |
+//! | `rights` | what users may do, asked once and remembered |
 //! | `names` | everything that happens to a name in a directory |
 //! | `readdir` | listing |
 //! | `io` | open, read, write, commit, space |
@@ -44,10 +45,12 @@
 //! # Who acts
 //!
 //! If the process may change identity, every call that the user's rights decide runs under a guard that makes the
-//! thread that user for file accesses ([`dhow_sys::cred::CredGuard`]); it never crosses an await. Opening by handle
-//! happens before the guard, opening for data under it, and where the mode says no, the owner may all the same
-//! (cases B01, B02). Descriptors are shared by all users of a file and carry no permission: I/O without an open is
-//! checked per user. If the process may not change identity, everything acts as the process's own user.
+//! thread that user for file accesses ([`dhow_sys::cred::CredGuard`]); it never crosses an await. What only asks for a
+//! right (search a directory, read it, read a file) asks the kernel as the user once and remembers the answer. Opening
+//! by handle happens as the process. Where the mode says no, the owner may read and write data all the same (cases
+//! B01, B02). Descriptors are opened as the process, shared by all users of a file, and carry no permission: I/O
+//! without an open is checked per user. Writes run with the user's uid, so that set-id bits are cleared and quotas and
+//! reserved space count. If the process may not change identity, everything acts as the process's own user.
 //!
 //! # What is stable when
 //!
@@ -70,6 +73,7 @@ mod mover;
 mod names;
 pub mod options;
 mod readdir;
+mod rights;
 mod setattr;
 mod sync;
 mod xattr;

@@ -59,7 +59,7 @@ impl Inner {
         if end > size || src.offset > size || dst.offset.checked_add(len).is_none() {
             return Err(ErrorKind::Invalid.into());
         }
-        self.as_user(user, || {
+        self.as_uid(user, || {
             io::clone_range(&src.fd, src.offset, &dst.fd, dst.offset, len).map_err(|e| match e {
                 Errno::NOTTY | Errno::OPNOTSUPP => ErrorKind::NotSupported.into(),
                 e => sys(e),
@@ -82,7 +82,7 @@ impl Inner {
             return Ok(0);
         }
         let mut copy = Copy { inner: self, src, dst, size, done: 0, work: 0, buffered: false };
-        let result = self.as_user(user, || copy.run(len, chunk.max(1)));
+        let result = self.as_uid(user, || copy.run(len, chunk.max(1)));
         let done = copy.done;
         dst.inode.changed();
         self.mark_dirty(&dst.inode);

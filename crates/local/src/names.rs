@@ -14,6 +14,7 @@ use crate::error::{as_kind, sys};
 use crate::fs::Filesystem;
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::rights::X;
 use crate::setattr::changes_after_create;
 
 /// An update of a directory that is under way.
@@ -105,6 +106,11 @@ fn lookup_error(e: Errno) -> Error {
     }
 }
 
+/// No such name; or no such directory any more, in which nothing has a name.
+fn dir_gone_or(dir: &Inode, e: Errno) -> Error {
+    dir.stat().err().unwrap_or_else(|| sys(e))
+}
+
 impl Inner {
     /// Looks a name up. With `cached`, [`ErrorKind::Delay`] means that a disk would have to be waited for.
     pub(crate) fn lookup(
@@ -115,16 +121,10 @@ impl Inner {
         cached: bool,
     ) -> Result<(Arc<Inode>, Stat)> {
         dir.must_be_dir()?;
-        let crossing = self.crossing();
-        let fd = self.as_user(user, || {
-            self.with_descriptors(|| {
-                if cached {
-                    open::path_beneath_cached(&dir.path, name.as_bytes(), crossing)
-                } else {
-                    open::path_beneath(&dir.path, name.as_bytes(), crossing)
-                }
-            })
-            .map_err(lookup_error)
+        self.must_have(user, dir, X)?;
+        let fd = self.hold(user, dir, name.as_bytes(), cached).map_err(|e| match e {
+            Errno::NOENT => dir_gone_or(dir, e),
+            e => lookup_error(e),
         })?;
         self.child(dir, name.as_bytes(), fd)
     }
@@ -137,7 +137,8 @@ impl Inner {
             return Err(ErrorKind::NotFound.into());
         }
         dir.stat()?;
-        let first = self.as_user(user, || open::parent(&dir.path).map_err(sys))?;
+        self.must_have(user, dir, X)?;
+        let first = open::parent(&dir.path).map_err(sys)?;
         let root = (self.root.fs.dev, self.root.ino);
         let mut below: Option<OwnedFd> = None;
         let mut last = (0, 0);

@@ -2,7 +2,7 @@
 //!
 //! A cookie is the kernel's own position behind an entry (`d_off`), which the common filesystems keep meaningful while
 //! entries come and go: a hash of the name on ext4, a number that is never used again on btrfs, xfs and tmpfs. Each call
-//! opens the directory anew as the user, which checks permission and gives it a position of its own.
+//! opens the directory anew, which gives it a position of its own.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -18,6 +18,7 @@ use rustix::fs::OFlags;
 use crate::error::{as_kind, kind, sys};
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::rights::{R, X};
 
 /// Set in cookies of positions 0, 1 and 2, which the protocol reserves (RFC 8881 18.23.3; case K28). No filesystem
 /// that we know gives a position this high to anything but the end.
@@ -41,9 +42,14 @@ impl Inner {
         limit: PageLimit,
     ) -> Result<DirPage> {
         at.must_be_dir()?;
+        self.must_have(user, at, R)?;
         at.stat()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let fd = self.as_user(user, || self.with_descriptors(|| open::reopen(&at.path, flags)).map_err(sys))?;
+        let fd = match self.with_descriptors(|| open::reopen(&at.path, flags)) {
+            // Storage that trusts the process less than the user.
+            Err(Errno::ACCESS) => self.as_user(user, || open::reopen(&at.path, flags).map_err(sys))?,
+            other => other.map_err(sys)?,
+        };
         // About one kernel record for each name of common length; never less than the longest record.
         let size = (limit.entries.saturating_mul(64)).clamp(1024, 32 << 10);
         let mut buffer = vec![MaybeUninit::uninit(); size];
@@ -99,29 +105,22 @@ impl Inner {
 
     /// Adds handles and attributes; what fails for one entry stays with that entry (case B40).
     fn add_nodes(self: &Arc<Self>, user: &Cred, at: &Arc<Inode>, page: &mut DirPage) -> Result<()> {
-        // A few at a time: each is held by a descriptor while it is looked at.
-        for entries in page.entries.chunks_mut(64) {
-            // Reading a listing and looking its names up are two rights: without the second the names come bare.
-            let held: Vec<_> = self.as_user(user, || {
-                let hold = |entry: &DirEntry| {
-                    self.with_descriptors(|| open::path_beneath(&at.path, &entry.name, self.crossing()))
-                };
-                Ok(entries.iter().map(hold).collect())
-            })?;
-            for (entry, held) in entries.iter_mut().zip(held) {
-                let number = entry.fileid;
-                let node = held
-                    .map_err(|e| if e == Errno::XDEV { ErrorKind::Access } else { kind(e) })
-                    .and_then(|fd| self.identify(&fd, &at.fs, || Some(number)).map_err(|e| e.kind()))
-                    .map(|(handle, stat, fs)| {
-                        self.note(at, &entry.name, &handle, &fs);
-                        self.passing_node(handle, &fs, &stat)
-                    });
-                if let Ok(Node { attr, .. }) = &node {
-                    entry.fileid = attr.mounted_on_fileid;
-                }
-                entry.node = Some(node);
+        // Reading a listing and looking its names up are two rights: without the second the names come bare.
+        let may_look = self.must_have(user, at, X).map_err(|e| e.kind());
+        for entry in &mut page.entries {
+            let number = entry.fileid;
+            let hold = || self.hold(user, at, &entry.name, false);
+            let node = may_look
+                .and_then(|()| hold().map_err(|e| if e == Errno::XDEV { ErrorKind::Access } else { kind(e) }))
+                .and_then(|fd| self.identify(&fd, &at.fs, || Some(number)).map_err(|e| e.kind()))
+                .map(|(handle, stat, fs)| {
+                    self.note(at, &entry.name, &handle, &fs);
+                    self.passing_node(handle, &fs, &stat)
+                });
+            if let Ok(Node { attr, .. }) = &node {
+                entry.fileid = attr.mounted_on_fileid;
             }
+            entry.node = Some(node);
         }
         // Removed since the listing was read.
         page.entries.retain(|entry| !matches!(entry.node, Some(Err(ErrorKind::NotFound))));

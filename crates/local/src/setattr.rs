@@ -5,11 +5,11 @@ use std::sync::Arc;
 use dhow_sys::open::Time;
 use dhow_sys::{Errno, io, node};
 use dhow_vfs::{Cred, ErrorKind, FileKind, OpenFile, Result, SetAttr, SetTime};
-use rustix::fs::Access as Mode;
 
 use crate::error::sys;
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::rights::W;
 
 fn when(time: Option<SetTime>) -> node::SetTime {
     match time {
@@ -33,7 +33,7 @@ impl Inner {
         if let Some(size) = set.size {
             inode.must_be_file()?;
             let fd = self.data_fd(user, inode, open, true)?;
-            self.as_user(user, || io::ftruncate(&fd, size).map_err(sys))?;
+            self.as_uid(user, || io::ftruncate(&fd, size).map_err(sys))?;
             inode.changed();
             applied.size = set.size;
         }
@@ -72,7 +72,7 @@ impl Inner {
             Err(Errno::PERM | Errno::ACCESS)
                 if self.switching && user.uid != owner && !given(set.atime) && !given(set.mtime) =>
             {
-                self.as_user(user, || node::access(&inode.path, Mode::WRITE_OK).map_err(sys))?;
+                self.must_have(user, inode, W)?;
                 times().map_err(sys)
             }
             other => other.map_err(sys),
@@ -120,7 +120,7 @@ impl Inner {
         {
             if size != 0 {
                 let fd = self.data_fd(user, inode, open, true)?;
-                self.as_user(user, || io::ftruncate(&fd, size).map_err(sys))?;
+                self.as_uid(user, || io::ftruncate(&fd, size).map_err(sys))?;
             }
             applied.size = set.size;
         }

@@ -9,6 +9,7 @@ use dhow_vfs::{Cred, DirChange, Error, ErrorKind, Result, XattrSet};
 use crate::error::{as_kind, sys};
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::rights::R;
 
 const PREFIX: &[u8] = b"user.";
 
@@ -34,9 +35,10 @@ fn failed(e: Errno) -> Error {
 impl Inner {
     /// The value of an attribute.
     pub(crate) fn getxattr(&self, user: &Cred, inode: &Inode, name: &[u8]) -> Result<Bytes> {
-        inode.stat()?;
         let name = full(name)?;
-        self.as_user(user, || xattr::get(&inode.path, &name).map(Bytes::from).map_err(failed))
+        self.must_have(user, inode, R)?;
+        inode.stat()?;
+        xattr::get(&inode.path, &name).map(Bytes::from).map_err(failed)
     }
 
     /// Sets an attribute.
@@ -75,10 +77,10 @@ impl Inner {
     }
 
     /// All names that users may see.
-    pub(crate) fn listxattr(&self, user: &Cred, inode: &Inode) -> Result<Vec<Bytes>> {
+    pub(crate) fn listxattr(&self, inode: &Inode) -> Result<Vec<Bytes>> {
         inode.stat()?;
         // Listing needs no permission on Linux; XALIST of ACCESS is reading (RFC 8276 8.5).
-        let names = self.as_user(user, || xattr::list(&inode.path).map_err(failed))?;
+        let names = xattr::list(&inode.path).map_err(failed)?;
         Ok(names.iter().filter_map(|n| n.strip_prefix(PREFIX)).map(Bytes::copy_from_slice).collect())
     }
 

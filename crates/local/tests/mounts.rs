@@ -188,3 +188,19 @@ async fn a_read_only_filesystem() {
     let made = local.create(&root(), &top, &name("g"), &CreateHow::default()).await;
     assert_eq!(fails(made), ErrorKind::ReadOnly);
 }
+
+#[tokio::test]
+async fn an_xfs_that_cannot_share_says_so() {
+    let Some(mount) = Mount::image_with("xfs", 512, &["-m", "reflink=0"]) else { return };
+    let tree = Tree::at(mount.path(), |_| {}).await;
+    assert!(!tree.local.caps().clone);
+    std::fs::write(tree.path("src"), vec![7; 100_000]).unwrap();
+    let src = tree.lookup(&root(), &tree.root, "src").await.unwrap().handle;
+    let dst = tree.file(&root(), &tree.root, "dst", 0o644).await;
+    let backend = tree.shared();
+    let source = CopySource { backend: &backend, io: IoRef { handle: &src, open: None }, offset: 0 };
+    let target = IoRef { handle: &dst, open: None };
+    assert_eq!(fails(tree.local.clone_range(&root(), source.clone(), target, 0, 0).await), ErrorKind::NotSupported);
+    assert_eq!(tree.local.copy_range(&root(), source, target, 0, u64::MAX, 1 << 30).await.unwrap(), 100_000);
+    assert_eq!(std::fs::read(tree.path("dst")).unwrap(), vec![7; 100_000]);
+}

@@ -283,6 +283,26 @@ pub fn statfs(fd: impl AsFd) -> Result<FsStat> {
     })
 }
 
+/// The first form of what `XFS_IOC_FSGEOMETRY` tells, 112 bytes, of which the flags are wanted.
+#[repr(C)]
+struct XfsGeometry {
+    before: [u64; 11],
+    version: i32,
+    flags: u32,
+    after: [u32; 4],
+}
+
+/// Whether the XFS that `fd` (not `O_PATH`) lies on was made to share blocks; `None` if it is no XFS.
+pub fn xfs_shares_blocks(fd: impl AsFd) -> Option<bool> {
+    /// `_IOR('X', 100, struct xfs_fsop_geom_v1)`.
+    const FSGEOMETRY_V1: libc::Ioctl = 0x8070_5864;
+    const FLAG_REFLINK: u32 = 1 << 20;
+    let mut geometry = XfsGeometry { before: [0; 11], version: 0, flags: 0, after: [0; 4] };
+    // SAFETY: the kernel writes the 112 bytes that the request number states, and the structure has them.
+    let done = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), FSGEOMETRY_V1, &raw mut geometry) };
+    (done == 0).then_some(geometry.flags & FLAG_REFLINK != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -367,7 +387,9 @@ mod tests {
     fn statfs_tells_the_type() {
         let fs = statfs(TestDir::disk().fd()).unwrap();
         assert!(fs.blocks >= fs.bfree && fs.bfree >= fs.bavail && fs.frsize > 0 && fs.name_max >= 255);
+        assert_eq!(std::mem::size_of::<XfsGeometry>(), 112);
         if let Some(shm) = TestDir::each().get(1) {
+            assert_eq!(xfs_shares_blocks(shm.fd()), None);
             assert_eq!(statfs(shm.fd()).unwrap().magic, TMPFS_MAGIC);
             assert_eq!(statfs(shm.o_path(".")).unwrap().magic, TMPFS_MAGIC);
         }

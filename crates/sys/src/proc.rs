@@ -66,6 +66,20 @@ pub fn set_io_priority(priority: IoPriority) -> Result<()> {
     check(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, value) }).map(drop)
 }
 
+/// Lets the calling thread run before all threads that are not real-time ones (`SCHED_FIFO`, the lowest priority).
+/// Threads that it starts are ordinary ones. Such a thread must sleep most of the time.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE`.
+pub fn set_realtime() -> Result<()> {
+    // SAFETY: `sched_param` is a plain structure for which all-zero bytes are a value.
+    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
+    param.sched_priority = 1;
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads one `sched_param`, which lives through the call; 0 means the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &raw const param) }.into()).map(drop)
+}
+
 /// Processor time used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
@@ -143,6 +157,22 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn real_time_is_of_one_thread() {
+        // SAFETY: a number only; 0 means the calling thread.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        std::thread::spawn(move || match set_realtime() {
+            Ok(()) => {
+                assert_eq!(policy() & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO);
+                assert_eq!(std::thread::spawn(policy).join().unwrap(), libc::SCHED_OTHER);
+            }
+            Err(error) => assert_eq!(error, Errno::PERM),
+        })
+        .join()
+        .unwrap();
+        assert_eq!(policy(), libc::SCHED_OTHER);
     }
 
     #[test]

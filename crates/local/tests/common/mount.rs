@@ -19,11 +19,16 @@ fn run(command: &mut Command) -> bool {
 impl Mount {
     /// Makes a filesystem of `kind` in a file and mounts it. `None`, and a line that says so, where that is not possible.
     pub fn image(kind: &str, mib: u64) -> Option<Mount> {
+        Mount::image_with(kind, mib, &[])
+    }
+
+    /// As [`Mount::image`], with more arguments for mkfs.
+    pub fn image_with(kind: &str, mib: u64, arguments: &[&str]) -> Option<Mount> {
         let home = tempfile::Builder::new().prefix("dhow-image-").tempdir().unwrap();
         let (image, at) = (home.path().join("image"), home.path().join("mnt"));
         std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
         std::fs::create_dir(&at).unwrap();
-        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image));
+        let made = run(Command::new(format!("mkfs.{kind}")).arg("-q").args(arguments).arg(&image));
         if !made || !run(Command::new("mount").args(["-o", "loop"]).args([&image, &at])) {
             println!("skipped: {kind} cannot be made or mounted here");
             return None;

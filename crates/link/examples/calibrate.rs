@@ -27,7 +27,7 @@ const CASES: [Case; 4] = [
 
 fn main() -> Result<()> {
     let quick = std::env::args().any(|arg| arg == "--quick");
-    let (runs, time) = if quick { (1, Duration::from_secs(1)) } else { (3, Duration::from_secs(3)) };
+    let (runs, time) = if quick { (1, Duration::from_secs(1)) } else { (3, Duration::from_secs(2)) };
     println!(
         "{:<8}{:<12}{:>15}{:>18}{:>12}{:>24}",
         "MTU", "segments", "nominal", "carried", "counts", "RTT, least-median"

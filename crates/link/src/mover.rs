@@ -36,7 +36,7 @@ const BUFFER: usize = 65_536 + VNET_HEADER;
 const SPARE_BUFFERS: usize = 256;
 /// Bytes of packets on their way, in all links together.
 pub(crate) const MEMORY: u64 = 1 << 30;
-/// The mover's nice value where it may set it: it must not wait behind the programs it serves.
+/// The mover's nice value where it may not be real-time: it must not wait behind the programs it serves.
 const NICE: i32 = -15;
 /// The mark of the bell among the events; all others are places in `sources`.
 const BELL: u64 = u64::MAX;
@@ -114,7 +114,9 @@ impl Mover {
         let told = Told(Arc::clone(&self.control));
         // Both only make the timing better.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+        if dhow_sys::proc::set_realtime().is_err() {
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+        }
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         while self.look_at_settings() {
             let next = self.deliver();
@@ -166,34 +168,29 @@ impl Mover {
 
     /// Hands on whatever is due, and says when the next packet is.
     fn deliver(&mut self) -> Option<u64> {
-        let mut next: Option<u64> = None;
+        let mut now = self.now();
         for index in 0..self.directions.len() {
             // A batch at a time, so that a fast link without delay cannot keep others waiting.
             for _ in 0..BATCH {
-                let now = self.now();
                 let Some(direction) = self.directions.get_mut(index) else { break };
                 let Some((due, packet)) = direction.line.take(now, &mut self.budget) else { break };
                 self.hand_on(index, now, due, packet);
+                now = self.now();
             }
-            let due = self.directions.get(index).and_then(|direction| direction.line.next_due());
-            next = match (next, due) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
         }
-        // A router may have handed packets to a direction that has had its turn.
-        self.directions.iter().filter_map(|direction| direction.line.next_due()).min().or(next)
+        // Only now: a router may have handed packets to a direction that had had its turn.
+        self.directions.iter().filter_map(|direction| direction.line.next_due()).min()
     }
 
     fn hand_on(&mut self, index: usize, now: u64, due: u64, packet: Packet) {
         let Some(direction) = self.directions.get(index) else { return };
         match &direction.end {
             End::Host(tun) => match rustix::io::retry_on_intr(|| rustix::io::write(&**tun, &packet.data)) {
-                Ok(_) => direction.counters.delivered(packet.segments, packet.wire, now - due),
+                Ok(_) => direction.counters.delivered(packet.segments, packet.wire, now.saturating_sub(due)),
                 Err(_) => direction.counters.refused(packet.segments),
             },
             End::Router(ways) => {
-                direction.counters.delivered(packet.segments, packet.wire, now - due);
+                direction.counters.delivered(packet.segments, packet.wire, now.saturating_sub(due));
                 let way = ways.get((self.host_of)(packet.to)).copied().flatten();
                 if let Some(way) = way {
                     // At the time when it was due, not when somebody looked.

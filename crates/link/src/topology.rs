@@ -51,7 +51,7 @@ impl From<Shape> for LinkSpec {
 /// run arrives at once when its last bit has, and is lost or dropped as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
-    /// Where no link has loss, and one is faster than [`Offload::SLOW`].
+    /// Where no link has loss, and the rates of all directions together are more than [`Offload::SLOW`].
     #[default]
     Auto,
     /// Always.
@@ -61,16 +61,17 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// The rate, in bits a second, up to which packets are moved one by one by default.
-    pub const SLOW: u64 = 200_000_000;
+    /// The rate of all directions together, in bits a second, up to which packets are moved one by one by default.
+    pub const SLOW: u64 = 400_000_000;
 
     pub(crate) fn is_on(self, shapes: &[Shape]) -> bool {
         match self {
             Offload::On => true,
             Offload::Off => false,
             Offload::Auto => {
-                let fast = |shape: &Shape| shape.rate.is_none_or(|rate| rate > Offload::SLOW);
-                shapes.iter().all(|shape| shape.loss == 0.0) && shapes.iter().any(fast)
+                let rates = shapes.iter().map(|shape| shape.rate.unwrap_or(u64::MAX));
+                let all = rates.fold(0, u64::saturating_add);
+                shapes.iter().all(|shape| shape.loss == 0.0) && all > Offload::SLOW
             }
         }
     }
@@ -393,7 +394,8 @@ mod tests {
         let slow = Shape::rate(100_000_000);
         assert!(Offload::Auto.is_on(&[fast, slow]));
         assert!(Offload::Auto.is_on(&[Shape::default()]));
-        assert!(!Offload::Auto.is_on(&[slow, slow]));
+        assert!(!Offload::Auto.is_on(&[slow; 4]));
+        assert!(Offload::Auto.is_on(&[slow; 5]));
         assert!(!Offload::Auto.is_on(&[fast, fast.loss(0.01)]));
         assert!(Offload::On.is_on(&[fast.loss(0.01)]));
         assert!(!Offload::Off.is_on(&[fast]));

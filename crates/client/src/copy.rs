@@ -13,7 +13,8 @@ use crate::{Client, Error, File, Fs, Result};
 
 /// When an asynchronous copy is asked how far it is: soon, for the sake of a progress bar, then seldom. Completion is
 /// told by CB_OFFLOAD; polling is for the case that it is lost (case K02).
-const POLLS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(3)];
+const FIRST_POLLS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+const LATER_POLLS: Duration = Duration::from_secs(3);
 
 /// Polls in a row that may fail before a copy is given up.
 const MOST_FAILURES: u32 = 5;
@@ -170,9 +171,9 @@ impl File {
         loop {
             let left = if count == 0 { 0 } else { count - all.bytes };
             let (from, to) = (src_offset + all.bytes, dst_offset + all.bytes);
-            let part = match self.begin_copy(from, target, to, left, options).await? {
+            let part = match Box::pin(self.begin_copy(from, target, to, left, options)).await? {
                 CopyBegun::Done(part) => part,
-                CopyBegun::Running(copy) => copy.wait(|n| progress(all.bytes + n)).await?,
+                CopyBegun::Running(copy) => Box::pin(copy.wait(|n| progress(all.bytes + n))).await?,
             };
             all.bytes += part.bytes;
             all.verifier = part.verifier;
@@ -248,10 +249,10 @@ impl RunningCopy {
     ///
     /// What stopped the copy; [`Error::CopyLost`] when the server forgot it.
     pub async fn wait(mut self, mut progress: impl FnMut(u64)) -> Result<Copied> {
-        let mut polls = POLLS.iter().chain(std::iter::repeat(&POLLS[POLLS.len() - 1]));
+        let mut polls = FIRST_POLLS.into_iter();
         let mut failures = 0;
         loop {
-            let wait = polls.next().copied().unwrap_or_default();
+            let wait = polls.next().unwrap_or(LATER_POLLS);
             tokio::select! {
                 biased;
                 told = &mut self.done => {

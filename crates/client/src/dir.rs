@@ -51,8 +51,8 @@ impl Fs {
         let mut tail = self.run_at(&place, tail, false).await?;
         let linked = tail.attrs().is_ok_and(|a| a.file_type == Some(FileType::LNK));
         if linked {
-            let node = self.find(&place, true, Bitmap::EMPTY).await?;
-            tail = self.run_at(&Place::Handle(node.fh), vec![ArgOp::GetFh, first], false).await?;
+            let node = Box::pin(self.find(&place, true, Bitmap::EMPTY)).await?;
+            tail = Box::pin(self.run_at(&Place::Handle(node.fh), vec![ArgOp::GetFh, first], false)).await?;
         }
         let mut tail = tail.ok(&place)?;
         let fh = tail.fh()?;

@@ -324,7 +324,15 @@ impl File {
         let outcome = loop {
             let tail = match self.run(true, |stateid| build(with, stateid)).await {
                 Ok(tail) => tail,
-                Err(Error::StateLost { .. }) => break Ok(()),
+                Err(Error::StateLost { .. }) => {
+                    // Lost to us, but the server may hold it; what it says no longer matters.
+                    if let Some(stateid) = self.open.closing_stateid() {
+                        let mut ops = vec![putfh(self.fh())];
+                        ops.extend(build(None, stateid));
+                        let _ = Box::pin(self.fs.call(ops, true)).await;
+                    }
+                    break Ok(());
+                }
                 Err(e) => break Err(e),
             };
             if let Some(ResOp::Commit(Ok(ok))) = tail.results.first() {
@@ -364,7 +372,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let Ok((open_stateid, _)) = self.open.stateid() else { return };
+        let Some(open_stateid) = self.open.closing_stateid() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (fs, open) = (self.fs.clone(), Arc::clone(&self.open));
         runtime.spawn(async move {

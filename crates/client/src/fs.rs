@@ -316,7 +316,8 @@ impl Fs {
                 return Ok(Tail { results: res.results.split_off(before), status: res.status });
             }
         }
-        let node = self.find(place, true, Bitmap::of(&[attr::TYPE])).await?;
+        // Boxed here and below: the detour would otherwise take its room in every future.
+        let node = Box::pin(self.find(place, true, Bitmap::of(&[attr::TYPE]))).await?;
         let mut ops = vec![putfh(&node.fh)];
         ops.extend(tail);
         let mut res = self.call(ops, cache).await?;
@@ -354,8 +355,8 @@ impl Fs {
             }
         }
         let mask = Bitmap::of(&[attr::TYPE]);
-        let source = self.find(from, follow_from, mask).await?;
-        let target = self.find(to, true, mask).await?;
+        let source = Box::pin(self.find(from, follow_from, mask)).await?;
+        let target = Box::pin(self.find(to, true, mask)).await?;
         let mut ops = vec![putfh(&source.fh), ArgOp::SaveFh, putfh(&target.fh)];
         ops.extend(tail);
         let mut res = self.call(ops, true).await?;
@@ -498,8 +499,8 @@ impl Fs {
         let mut tail = self.run_at(&place, vec![getattr(Bitmap::of(&[attr::TYPE])), check.clone()], false).await?;
         // ACCESS of a symbolic link succeeds, and says nothing about what it points to.
         if tail.attrs().is_ok_and(|a| a.file_type == Some(FileType::LNK)) {
-            let node = self.find(&place, true, Bitmap::EMPTY).await?;
-            tail = self.run_at(&Place::Handle(node.fh), vec![check], false).await?;
+            let node = Box::pin(self.find(&place, true, Bitmap::EMPTY)).await?;
+            tail = Box::pin(self.run_at(&Place::Handle(node.fh), vec![check], false)).await?;
         }
         match tail.ok(&place)?.results.last() {
             Some(ResOp::Access(Ok(ok))) => Ok(ok.access & ok.supported),

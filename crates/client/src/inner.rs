@@ -245,10 +245,10 @@ impl Inner {
                 return Ok(None);
             }
             // Those who came before are served first.
-            if internal || state.waiters.is_empty() {
-                if let Some(ticket) = state.table.acquire() {
-                    return Ok(Some(ticket));
-                }
+            if (internal || state.waiters.is_empty())
+                && let Some(ticket) = state.table.acquire()
+            {
+                return Ok(Some(ticket));
             }
             if state.table.is_exhausted() && state.recovery.session_lost(epoch) {
                 drop(state);

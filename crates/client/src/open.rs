@@ -125,7 +125,7 @@ impl Fs {
                 Ok((dir, name)) => (dir, OpenClaim::Null(name)),
                 Err(_) if matches!(place, Place::Handle(_)) => (place.clone(), OpenClaim::Fh),
                 // "/" and the like are no files; the server says so better than we could.
-                Err(_) => (Place::Handle(self.stat(&place).await?.fh), OpenClaim::Fh),
+                Err(_) => (Place::Handle(Box::pin(self.stat(&place)).await?.fh), OpenClaim::Fh),
             };
             let by_name = matches!(claim, OpenClaim::Null(_));
             match self.open_once(&at, claim, options).await {
@@ -134,7 +134,7 @@ impl Fs {
                     if links > MOST_LINKS || options.create == Create::New {
                         return Err(if links > MOST_LINKS { Error::TooManyLinks(shown) } else { e.at(shown) });
                     }
-                    place = self.behind_link(&place).await?;
+                    place = Box::pin(self.behind_link(&place)).await?;
                 }
                 done => return done.map_err(|e| e.at(shown)),
             }
@@ -184,14 +184,14 @@ impl Fs {
         if !tail.status.is_ok() {
             // Opened, but what came after failed: the open is owed a CLOSE.
             let e = tail.error();
-            let _ = file.close().await;
+            let _ = Box::pin(file.close()).await;
             return Err(e);
         }
         file.set_attrs(tail.attrs()?);
         if exclusive && !ok.attrset.contains(attr::MODE) {
             // The server could not take the mode together with the verifier (RFC 8881 section 18.16.3).
             let attrs = Attrs { mode: Some(options.mode & 0o7777), ..Attrs::default() };
-            file.setattr(&attrs).await?;
+            Box::pin(file.setattr(&attrs)).await?;
         }
         Ok(file)
     }
@@ -296,7 +296,7 @@ impl Fs {
         if !closed {
             // A WRITE (or CLOSE) that failed leaves the file open.
             let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
-            let _ = self.call(vec![putfh(&fh), close], false).await;
+            let _ = Box::pin(self.call(vec![putfh(&fh), close], false)).await;
         }
         let short = wrote.as_ref().is_none_or(|w| w.count as usize != len);
         if let (true, false, Some(wrote)) = (tail.status.is_ok(), short, wrote) {
@@ -305,7 +305,7 @@ impl Fs {
         // A short WRITE with a RENAME behind it has replaced the target by a part: say so rather than hide it.
         let e = if tail.status.is_ok() { Error::status(OpNum::WRITE, Status::NOSPC) } else { tail.error() };
         if options.via.is_some() {
-            let _ = self.run_at(&dir, vec![remove(&written)], true).await;
+            let _ = Box::pin(self.run_at(&dir, vec![remove(&written)], true)).await;
         }
         Err(e.at(place.shown()))
     }
@@ -349,7 +349,7 @@ impl Fs {
         self.return_delegation(&fh, &opened.delegation);
         if !tail.results.iter().any(|r| matches!(r, ResOp::Close(Ok(_)))) {
             let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
-            let _ = self.call(vec![putfh(&fh), close], false).await;
+            let _ = Box::pin(self.call(vec![putfh(&fh), close], false)).await;
         }
         if !tail.status.is_ok() {
             return Err(tail.error().at(place.shown()));

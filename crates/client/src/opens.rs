@@ -43,6 +43,8 @@ struct Held {
     generation: u64,
     /// Why it cannot be used any more.
     lost: Option<Status>,
+    /// It could not be reclaimed, and is to be opened anew once RECLAIM_COMPLETE was sent.
+    reopen: bool,
     closed: bool,
     /// By lock-owner.
     locks: HashMap<Bytes, LockHeld>,
@@ -78,7 +80,7 @@ impl Opens {
         let mut table = self.table.lock();
         table.0 += 1;
         let id = table.0;
-        let held = Held { stateid, generation: 0, lost: None, closed: false, locks: HashMap::new() };
+        let held = Held { stateid, generation: 0, lost: None, reopen: false, closed: false, locks: HashMap::new() };
         let open = Arc::new(OpenState { id, fh, owner, access, deny, cred, held: Mutex::new(held) });
         table.1.insert(id, Arc::downgrade(&open));
         open
@@ -107,6 +109,12 @@ impl OpenState {
             Some(status) => Err(Error::StateLost { status }),
             None => Ok((held.stateid, held.generation)),
         }
+    }
+
+    /// The stateid to close with: also of an open that counts as lost, since the server may hold it all the same.
+    pub(crate) fn closing_stateid(&self) -> Option<Stateid> {
+        let held = self.held.lock();
+        (!held.closed).then_some(held.stateid)
     }
 
     /// Whether the file was closed.
@@ -144,6 +152,7 @@ impl OpenState {
         held.stateid = stateid;
         held.generation += 1;
         held.lost = None;
+        held.reopen = false;
     }
 
     fn open_op(&self, claim: OpenClaim) -> ArgOp {
@@ -176,15 +185,17 @@ impl OpenState {
         })
     }
 
-    /// Locks again what was locked. `reclaim`: in the server's grace period. Returns false when a lock could not be
-    /// had back: then somebody else may have changed what it protected.
-    async fn relock(
-        &self,
-        inner: &Arc<Inner>,
-        session: &Arc<Session>,
-        stateid: Stateid,
-        reclaim: bool,
-    ) -> Result<bool> {
+    /// Reclaims locks. When one cannot be had back, somebody else may change what it protected: the open counts as
+    /// lost.
+    async fn reclaim_locks(&self, inner: &Arc<Inner>, session: &Arc<Session>, stateid: Stateid) -> Result<()> {
+        if !self.relock(inner, session, stateid).await? {
+            tracing::warn!(server = %inner.config.server, "locks of an open file are lost");
+            self.lose(Status::RECLAIM_BAD);
+        }
+        Ok(())
+    }
+
+    async fn relock(&self, inner: &Arc<Inner>, session: &Arc<Session>, stateid: Stateid) -> Result<bool> {
         let locks: Vec<_> = self.held.lock().locks.iter().map(|(o, l)| (o.clone(), l.clone())).collect();
         for (owner, held) in locks {
             let mut known: Option<Stateid> = None;
@@ -200,7 +211,7 @@ impl OpenState {
                 };
                 let lock = LockArgs {
                     lock_type: range.lock_type(),
-                    reclaim,
+                    reclaim: true,
                     offset: range.start,
                     length: range.length(),
                     locker,
@@ -223,8 +234,8 @@ impl OpenState {
     }
 }
 
-/// Re-establishes every open after the client ID changed. Opens that cannot be had back are marked; their users learn
-/// it at their next call.
+/// Reclaims every open and its locks after the client ID changed (RFC 8881 section 8.4.2.1). What the server refuses to
+/// give back that way is left for [`reopen_all`].
 ///
 /// # Errors
 ///
@@ -234,24 +245,45 @@ pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> R
         if open.is_closed() {
             continue;
         }
-        // In the server's grace period this is a reclaim. A server that was not restarted but has dropped us, or whose
-        // grace is over, refuses that; then the file is opened as by anybody, and only locks may have been lost.
         let previous = OpenClaim::Previous(DelegationType::NONE);
-        let (stateid, reclaim) = match open.reopen(inner, Some(session), previous).await? {
-            Ok(stateid) => (stateid, true),
-            Err(_) => match open.reopen(inner, Some(session), OpenClaim::Fh).await? {
-                Ok(stateid) => (stateid, false),
-                Err(status) => {
-                    tracing::warn!(server = %inner.config.server, %status, "an open file could not be re-established");
-                    open.lose(status);
-                    continue;
+        match open.reopen(inner, Some(session), previous).await? {
+            Ok(stateid) => {
+                open.reestablished(stateid);
+                open.reclaim_locks(inner, session, stateid).await?;
+            }
+            Err(_) => open.held.lock().reopen = true,
+        }
+    }
+    Ok(())
+}
+
+/// Opens anew what could not be reclaimed: the server did not restart but has dropped us, or its grace period is over.
+/// Only after RECLAIM_COMPLETE, before which such an OPEN is answered by GRACE (RFC 8881 section 18.51.3). Files are as
+/// good as before by that; locks only if they can be had again, and even then somebody may have held them in between,
+/// so a file with locks counts as lost.
+///
+/// # Errors
+///
+/// As [`reclaim_all`].
+pub(crate) async fn reopen_all(inner: &Arc<Inner>, session: &Arc<Session>) -> Result<()> {
+    for open in inner.opens.all() {
+        if open.is_closed() || !open.held.lock().reopen {
+            continue;
+        }
+        match open.reopen(inner, Some(session), OpenClaim::Fh).await? {
+            Ok(stateid) => {
+                let had_locks = open.held.lock().locks.values().any(|l| l.ranges.iter().next().is_some());
+                open.reestablished(stateid);
+                open.held.lock().locks.clear();
+                if had_locks {
+                    tracing::warn!(server = %inner.config.server, "locks of an open file are lost");
+                    open.lose(Status::RECLAIM_BAD);
                 }
-            },
-        };
-        open.reestablished(stateid);
-        if !open.relock(inner, session, stateid, reclaim).await? {
-            tracing::warn!(server = %inner.config.server, "locks of an open file are lost");
-            open.lose(Status::RECLAIM_BAD);
+            }
+            Err(status) => {
+                tracing::warn!(server = %inner.config.server, %status, "an open file could not be re-established");
+                open.lose(status);
+            }
         }
     }
     Ok(())
@@ -280,7 +312,7 @@ pub(crate) async fn test_all(inner: &Arc<Inner>) -> Result<()> {
 /// Closes what is still open, before the client ID is destroyed.
 pub(crate) async fn close_all(inner: &Arc<Inner>) {
     for open in inner.opens.all() {
-        if let Ok((stateid, _)) = open.stateid() {
+        if let Some(stateid) = open.closing_stateid() {
             let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: stateid });
             let ops = vec![ArgOp::PutFh(PutFhArgs { object: open.fh.clone() }), close];
             let _ = inner.execute_patiently(open.request(ops, None)).await;

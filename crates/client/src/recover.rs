@@ -229,8 +229,11 @@ async fn reclaim(inner: &Arc<Inner>) -> Result<After> {
 async fn reclaim_complete(inner: &Arc<Inner>) -> Result<After> {
     let session = current(inner)?;
     let ops = vec![ArgOp::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })];
-    let request = Request { ops, cache: true, cred: None, internal: Some(session) };
+    let request = Request { ops, cache: true, cred: None, internal: Some(Arc::clone(&session)) };
     let res = inner.execute(request).await?;
+    if matches!(res.status, Status::OK | Status::COMPLETE_ALREADY | Status::NOTSUPP) {
+        opens::reopen_all(inner, &session).await?;
+    }
     Ok(inner.state.lock().recovery.completed(res.status.ok()))
 }
 

@@ -179,17 +179,27 @@ impl WriteStream {
         Ok(())
     }
 
+    /// Takes the answer of one write; false when none is out. After an error nothing is out any more, so that the file
+    /// can be closed.
     async fn one_done(&mut self) -> Result<bool> {
         let Some((len, wrote)) = self.writes.next().await else { return Ok(false) };
         self.in_flight -= len;
-        let wrote = wrote?;
+        let taken = wrote.and_then(|wrote| self.note(&wrote));
+        if taken.is_err() {
+            while self.writes.next().await.is_some() {}
+            self.in_flight = 0;
+        }
+        taken.map(|()| true)
+    }
+
+    fn note(&mut self, wrote: &dhow_proto::v4::ops::WriteOk) -> Result<()> {
         self.written += u64::from(wrote.count);
         if wrote.committed == StableHow::UNSTABLE
             && self.unstable.replace(wrote.verifier).is_some_and(|before| before != wrote.verifier)
         {
             return Err(Error::WritesLost);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Waits for all writes; with `durable`, also until they are on stable storage. Returns the bytes written.

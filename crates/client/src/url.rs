@@ -119,6 +119,8 @@ impl FromStr for NfsUrl {
                 addr.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
                 (host, after)
             }
+            // An IPv6 address without brackets.
+            None if authority.matches(':').count() > 1 => return Err(UrlError::Host),
             None => {
                 let at = authority.find(':').unwrap_or(authority.len());
                 let (host, after) = authority.split_at(at);
@@ -136,17 +138,12 @@ impl FromStr for NfsUrl {
             Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
                 digits.parse().ok().filter(|p| *p != 0).ok_or(UrlError::Port)?
             }
-            Some(_) => return Err(if authority.starts_with('[') { UrlError::Port } else { port_or_host(authority) }),
+            Some(_) => return Err(UrlError::Port),
             None if port.is_empty() => DEFAULT_PORT,
             None => return Err(UrlError::Host),
         };
         Ok(Self { host: host.to_owned(), port, path: decode(path)? })
     }
-}
-
-/// Several colons look like an IPv6 address without brackets.
-fn port_or_host(authority: &str) -> UrlError {
-    if authority.matches(':').count() > 1 { UrlError::Host } else { UrlError::Port }
 }
 
 fn decode(path: &str) -> Result<Bytes, UrlError> {

@@ -1,0 +1,13 @@
+//! The client library against the server of this project, and against scripted servers that misbehave.
+
+// A broken expectation ends the test.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod common;
+mod conformance;
+mod copies;
+mod distrust;
+mod once;
+mod restart;
+mod script;
+mod trips;

@@ -1,0 +1,209 @@
+//! Exactly once (RFC 8881 section 2.10.6), whatever happens to connections and sessions.
+
+use crate::common::config;
+use crate::script::{Act, default_result, results, start};
+use bytes::Bytes;
+use dhow_client::v4::ops::{RemoveArgs, RemoveOk};
+use dhow_client::v4::{ArgOp, OpNum, ResOp, Status};
+use dhow_client::{CallOptions, Client, Error};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+fn remove() -> Vec<ArgOp> {
+    vec![ArgOp::PutRootFh, ArgOp::Remove(RemoveArgs { target: Bytes::from_static(b"x") })]
+}
+
+fn removed() -> Vec<ResOp> {
+    vec![ResOp::PutRootFh(Ok(())), ResOp::Remove(Ok(RemoveOk { cinfo: Default::default() }))]
+}
+
+fn is_remove(ops: &[ArgOp]) -> bool {
+    ops.iter().any(|op| op.op() == OpNum::REMOVE)
+}
+
+fn cached() -> CallOptions {
+    CallOptions { cache: true, ..CallOptions::default() }
+}
+
+/// Section 2.10.6.2: a request whose reply was lost is sent again with the same slot, sequence id and bytes.
+#[tokio::test]
+async fn a_lost_reply_is_asked_for_with_the_same_bytes() {
+    let server = start(|req| is_remove(&req.ops).then(|| Act::LoseReply(removed()))).await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    let res = client.compound(remove(), cached()).await.unwrap();
+    assert_eq!(res.status, Status::OK);
+    assert_eq!(client.counters().snapshot().resent, 1);
+    let records = server.log.records.lock().unwrap().clone();
+    let removes: Vec<_> = records.iter().filter(|r| r.windows(1).len() > 100 && count(r, 28)).collect();
+    assert_eq!(removes.len(), 2);
+    assert_eq!(removes[0], removes[1]);
+}
+
+/// Whether the record has operation `op` as its last one but the name.
+fn count(record: &[u8], op: u32) -> bool {
+    record.windows(4).any(|w| w == op.to_be_bytes())
+}
+
+/// Section 2.10.6.1.2: SEQUENCE said DELAY, so nothing was executed; the same bytes go out again.
+#[tokio::test]
+async fn delay_of_sequence_waits_and_repeats() {
+    let tries = AtomicU32::new(0);
+    let server = start(move |req| {
+        (is_remove(&req.ops) && tries.fetch_add(1, Relaxed) < 3)
+            .then_some(Act::Sequence(Status::DELAY))
+            .or_else(|| is_remove(&req.ops).then(|| Act::Ops(removed())))
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    assert_eq!(client.compound(remove(), cached()).await.unwrap().status, Status::OK);
+    assert_eq!(client.counters().snapshot().resent, 3);
+}
+
+/// DELAY of an operation: a new request, if nothing before it forbids that.
+#[tokio::test]
+async fn delay_of_an_operation_is_a_new_request() {
+    let tries = AtomicU32::new(0);
+    let server = start(move |req| {
+        let first = is_remove(&req.ops) && tries.fetch_add(1, Relaxed) < 2;
+        let res = if first { ResOp::error(OpNum::REMOVE, Status::DELAY) } else { removed().pop()? };
+        is_remove(&req.ops).then(|| Act::Ops(vec![ResOp::PutRootFh(Ok(())), res]))
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    assert_eq!(client.compound(remove(), cached()).await.unwrap().status, Status::OK);
+    // REMOVE then REMOVE(DELAY): the first must not be done twice, so the caller gets the DELAY.
+    let mut twice = remove();
+    twice.extend(remove());
+    let server = start(|req| {
+        is_remove(&req.ops).then(|| {
+            let mut all = removed();
+            all.push(ResOp::PutRootFh(Ok(())));
+            all.push(ResOp::error(OpNum::REMOVE, Status::DELAY));
+            Act::Ops(all)
+        })
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    assert_eq!(client.compound(twice, cached()).await.unwrap().status, Status::DELAY);
+}
+
+/// Section 2.10.13.1.4: the session is lost with a request in it. What may be repeated is; what may not be is reported.
+#[tokio::test]
+async fn a_lost_session_repeats_only_what_may_be_repeated() {
+    // The connection breaks after the request; the retry is told that the session is gone.
+    let script = |kind: fn(&[ArgOp]) -> bool| {
+        let tries = AtomicU32::new(0);
+        move |req: &crate::script::Req| {
+            if !kind(&req.ops) {
+                return None;
+            }
+            match tries.fetch_add(1, Relaxed) {
+                0 => Some(Act::HangUp),
+                1 => Some(Act::Sequence(Status::BADSESSION)),
+                _ => Some(Act::Ops(results(req, |op| match op {
+                    ArgOp::Remove(_) => removed().pop(),
+                    op => default_result(op),
+                }))),
+            }
+        }
+    };
+    let server = start(script(is_remove)).await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    let e = client.compound(remove(), cached()).await.unwrap_err();
+    assert!(matches!(e, Error::OutcomeUnknown { op: OpNum::REMOVE }), "{e}");
+    // The client goes on.
+    assert_eq!(client.compound(remove(), cached()).await.unwrap().status, Status::OK);
+
+    let getfh = |ops: &[ArgOp]| ops.iter().any(|op| op.op() == OpNum::GETFH);
+    let server = start(script(getfh)).await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    let res = client.compound(vec![ArgOp::PutRootFh, ArgOp::GetFh], CallOptions::default()).await.unwrap();
+    assert_eq!(res.status, Status::OK);
+    let created = server.log.setup.lock().unwrap().iter().filter(|op| op.op() == OpNum::CREATE_SESSION).count();
+    assert_eq!(created, 2);
+}
+
+/// A request that was never executed because SEQUENCE itself said BADSESSION is sent in the next session, whatever it
+/// is.
+#[tokio::test]
+async fn a_refused_session_is_no_reason_to_fail() {
+    let tries = AtomicU32::new(0);
+    let server = start(move |req| {
+        is_remove(&req.ops).then(|| match tries.fetch_add(1, Relaxed) {
+            0 => Act::Sequence(Status::BADSESSION),
+            _ => Act::Ops(removed()),
+        })
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    assert_eq!(client.compound(remove(), cached()).await.unwrap().status, Status::OK);
+}
+
+/// Replies come in any order, and each reaches its caller; slots are shared by more callers than there are.
+#[tokio::test]
+async fn many_callers_share_the_slots() {
+    let server = start(|req| is_remove(&req.ops).then(|| Act::Ops(removed()))).await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    let calls = (0..500).map(|_| client.compound(remove(), cached()));
+    for res in futures_util::future::join_all(calls).await {
+        assert_eq!(res.unwrap().status, Status::OK);
+    }
+    assert_eq!(client.counters().snapshot().resent, 0);
+}
+
+/// A caller that goes away does not leave its slot in doubt.
+#[tokio::test]
+async fn callers_may_go_away() {
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let server = start(move |req| {
+        is_remove(&req.ops).then(|| {
+            // Holds every answer of this connection until the callers are gone.
+            let _ = wait.lock().unwrap().recv_timeout(Duration::from_millis(20));
+            Act::Ops(removed())
+        })
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    for _ in 0..10 {
+        let gone = tokio::time::timeout(Duration::from_millis(1), client.compound(remove(), cached())).await;
+        drop(gone);
+    }
+    drop(release);
+    for _ in 0..40 {
+        assert_eq!(client.compound(remove(), cached()).await.unwrap().status, Status::OK);
+    }
+}
+
+#[tokio::test]
+async fn a_silent_server_times_out_the_caller_alone() {
+    let server = start(|req| is_remove(&req.ops).then_some(Act::Silence)).await;
+    let mut config = config(server.addr);
+    config.call_timeout = Some(Duration::from_millis(200));
+    let client = Client::connect(config).await.unwrap();
+    assert!(matches!(client.compound(remove(), cached()).await, Err(Error::TimedOut(_))));
+    let res = client.compound(vec![ArgOp::PutRootFh], CallOptions::default()).await;
+    assert_eq!(res.unwrap().status, Status::OK);
+}
+
+/// Minor version 2 first, then 1 (RFC 8178 section 8).
+#[tokio::test]
+async fn an_older_server_gets_minor_version_one() {
+    let server = start(|req| {
+        (req.minor != 1).then(|| {
+            let status = Status::MINOR_VERS_MISMATCH;
+            Act::Raw(dhow_xdr::Encode::to_bytes(&dhow_proto::v4::CompoundRes {
+                status,
+                tag: Bytes::new(),
+                results: Vec::new(),
+            }))
+        })
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    assert_eq!(client.session_info().await.unwrap().minor_version, 1);
+    let mut only = config(server.addr);
+    only.minor_versions = vec![2];
+    let e = Client::connect(only).await.unwrap_err();
+    assert_eq!(e.to_string(), "the server does not speak NFS version 4.2");
+}

@@ -1,6 +1,7 @@
 //! Byte budgets.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes per permit: semaphores count in 32 bits.
@@ -11,13 +12,23 @@ const UNIT: usize = 256;
 pub struct Budget {
     permits: Arc<Semaphore>,
     total: u32,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Counts one that waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Budget {
     /// A budget of `bytes`, rounded up to 256.
     pub fn new(bytes: usize) -> Self {
         let total = u32::try_from(bytes.div_ceil(UNIT).clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
-        Self { permits: Arc::new(Semaphore::new(total as usize)), total }
+        Self { permits: Arc::new(Semaphore::new(total as usize)), total, waiting: Arc::default() }
     }
 
     /// Takes `bytes` if that many are free. More than the whole budget counts as the whole budget, so that nothing
@@ -29,6 +40,8 @@ impl Budget {
 
     /// Takes `bytes`, waiting in line for them. After [`Budget::close`] nothing is counted any more.
     pub async fn take(&self, bytes: usize) -> Charge {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
         let permit = Arc::clone(&self.permits).acquire_many_owned(self.units(bytes)).await.ok();
         Charge { permits: [permit, None] }
     }
@@ -36,6 +49,11 @@ impl Budget {
     /// Bytes free now.
     pub fn free(&self) -> usize {
         self.permits.available_permits() * UNIT
+    }
+
+    /// Whether somebody waits for bytes that others hold.
+    pub fn pressed(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes in all.

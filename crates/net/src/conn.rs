@@ -141,6 +141,12 @@ impl Connection {
         }
     }
 
+    /// As [`Connection::send`], but leaves the writing to the connection's own task, so that messages which others are
+    /// about to send share a system call with this one. Needs the [`Driver`] to run.
+    pub fn send_soon(&self, segments: Vec<Bytes>, charge: Charge) {
+        self.0.writer.send_soon(segments, charge);
+    }
+
     /// Sends a call, at once, and returns the future of its reply record. `xid` must be what the message begins
     /// with. Dropping the future gives the reply up; the call may still be executed.
     ///

@@ -17,7 +17,8 @@
 //!   [`Charge`] lives in the [`Record`] and is given back when that is dropped.
 //! * What waits to be written is bounded by bytes: above [`ConnOptions::write_high`] no more calls are read from that
 //!   peer until it has taken enough (case B46).
-//! * An idle connection holds no more than a 1 KiB read buffer. A peer that leaves a record half sent is cut off.
+//! * An idle connection holds no more than a 1 KiB read buffer. A peer that leaves a record half sent is cut off;
+//!   soon, if others wait for the bytes that the record holds.
 
 mod budget;
 mod conn;
@@ -46,6 +47,9 @@ pub struct NetShared {
     pub pool: AlignedPool,
     /// Bytes of received records that may be held at once, over all connections.
     pub budget: Budget,
+    /// The same for records of up to 16 KiB, so that they pass when large ones have taken all there is: an eighth of
+    /// [`NetShared::budget`], on top of it.
+    pub small_budget: Budget,
     /// Counters.
     pub metrics: NetMetrics,
 }
@@ -56,6 +60,7 @@ impl NetShared {
         Arc::new(Self {
             pool: AlignedPool::new(pool_bytes),
             budget: Budget::new(budget_bytes),
+            small_budget: Budget::new(budget_bytes / 8),
             metrics: NetMetrics::default(),
         })
     }
@@ -64,7 +69,12 @@ impl NetShared {
 impl Default for NetShared {
     /// 256 MiB of records, 64 MiB of unused buffers.
     fn default() -> Self {
-        Self { pool: AlignedPool::new(64 << 20), budget: Budget::new(256 << 20), metrics: NetMetrics::default() }
+        Self {
+            pool: AlignedPool::new(64 << 20),
+            budget: Budget::new(256 << 20),
+            small_budget: Budget::new(32 << 20),
+            metrics: NetMetrics::default(),
+        }
     }
 }
 

@@ -26,6 +26,9 @@ const SMALL: usize = 16 << 10;
 /// Speed below which an incomplete record is not waited for, bytes per second.
 const MIN_RATE: usize = 16 << 10;
 
+/// How long a record may get on with nothing while others wait for the bytes that it holds.
+const STALL: Duration = Duration::from_secs(1);
+
 /// One record: an RPC message without its record marks.
 #[derive(Debug)]
 pub struct Record {
@@ -67,6 +70,38 @@ pub struct RecordReader<R> {
     max_record: usize,
     partial_timeout: Duration,
     payload: Option<PayloadFinder>,
+}
+
+/// How a peer sends a record that is charged already.
+struct Pace<'a> {
+    budget: &'a Budget,
+    deadline: Instant,
+    begun: Instant,
+    received: usize,
+}
+
+impl<'a> Pace<'a> {
+    fn new(budget: &'a Budget, deadline: Instant) -> Self {
+        Self { budget, deadline, begun: Instant::now(), received: 0 }
+    }
+
+    /// Waits for one read: until the deadline, or, while others wait for the bytes that this record holds, for as long
+    /// as it comes at [`MIN_RATE`] at least. A peer that dawdles harms only itself (case B22).
+    async fn keep<T>(&mut self, read: impl Future<Output = io::Result<T>>) -> Result<T, ReadError> {
+        tokio::pin!(read);
+        loop {
+            let seconds = usize::try_from(self.begun.elapsed().as_secs()).unwrap_or(usize::MAX);
+            if self.budget.pressed() && self.received < seconds.saturating_mul(MIN_RATE) {
+                return Err(ReadError::PartialTimeout);
+            }
+            let look = (Instant::now() + STALL).min(self.deadline);
+            match tokio::time::timeout_at(look, &mut read).await {
+                Ok(done) => return Ok(done?),
+                Err(_) if Instant::now() >= self.deadline => return Err(ReadError::PartialTimeout),
+                Err(_) => {}
+            }
+        }
+    }
 }
 
 impl<R: AsyncRead + Unpin> RecordReader<R> {
@@ -118,8 +153,9 @@ impl<R: AsyncRead + Unpin> RecordReader<R> {
         if len > SMALL {
             return self.large(len, deadline).await.map(Some);
         }
-        let charge = self.charge(len).await;
+        // Received first: until it is whole it takes no more than the connection's read buffer, and nobody's share.
         self.fill(len, deadline).await?;
+        let charge = self.charge(len).await;
         Ok(Some(Record { bytes: self.buf.split_to(len).freeze(), charge }))
     }
 
@@ -149,17 +185,16 @@ impl<R: AsyncRead + Unpin> RecordReader<R> {
         let place = own.get_mut(shift..).unwrap_or_default();
         let (start, mut rest) = place.split_at_mut_checked(have).ok_or(ReadError::Truncated)?;
         self.buf.copy_to_slice(start);
-        let io = &mut self.io;
-        let receive = async {
-            while !rest.is_empty() {
-                match io.read(rest).await? {
-                    0 => return Err(ReadError::Truncated),
-                    n => rest = rest.get_mut(n..).unwrap_or_default(),
+        let (io, mut pace) = (&mut self.io, Pace::new(&self.shared.budget, deadline));
+        while !rest.is_empty() {
+            match pace.keep(io.read(rest)).await? {
+                0 => return Err(ReadError::Truncated),
+                n => {
+                    pace.received += n;
+                    rest = rest.get_mut(n..).unwrap_or_default();
                 }
             }
-            Ok(())
-        };
-        tokio::time::timeout_at(deadline, receive).await.map_err(|_| ReadError::PartialTimeout)??;
+        }
         Ok(Record { bytes: own.freeze(shift..shift + len), charge })
     }
 
@@ -169,20 +204,28 @@ impl<R: AsyncRead + Unpin> RecordReader<R> {
         add(&self.shared.metrics.fragmented, 1);
         let deadline = deadline + Duration::from_secs((self.max_record / MIN_RATE) as u64);
         let charge = self.charge(self.max_record).await;
+        let shared = Arc::clone(&self.shared);
+        let mut pace = Pace::new(&shared.budget, deadline);
         let mut out = BytesMut::with_capacity(first.min(MAX_READ));
         let mut len = first;
         loop {
             while len > 0 {
-                if self.buf.is_empty() {
-                    self.fill(1, deadline).await?;
+                if self.buf.is_empty() && !pace.keep(self.read_more(1)).await? {
+                    return Err(ReadError::Truncated);
                 }
                 let n = self.buf.len().min(len);
+                pace.received += n;
                 out.put((&mut self.buf).take(n));
                 self.marks.received(n);
                 len -= n;
             }
             if self.marks.is_last_fragment() {
                 return Ok(Record { bytes: out.freeze(), charge });
+            }
+            while self.buf.len() < 4 {
+                if !pace.keep(self.read_more(4 - self.buf.len())).await? {
+                    return Err(ReadError::Truncated);
+                }
             }
             len = self.header(deadline).await?;
         }
@@ -219,7 +262,8 @@ impl<R: AsyncRead + Unpin> RecordReader<R> {
 
     /// Charges both budgets, the connection's first.
     async fn charge(&mut self, len: usize) -> Charge {
-        let (own, all) = (&self.budget, &self.shared.budget);
+        let all = if len > SMALL { &self.shared.budget } else { &self.shared.small_budget };
+        let own = &self.budget;
         match (own.try_take(len), all.try_take(len)) {
             (Some(a), Some(b)) => return a.join(b),
             (a, b) => drop((a, b)),

@@ -80,8 +80,19 @@ impl WriteQueue {
 
     /// Queues a record, and writes if nobody else does. An error means that the transport failed.
     pub(crate) fn send(&self, segments: Vec<Bytes>, charge: Charge) -> io::Result<()> {
+        if self.push(segments, charge) { self.write_now() } else { Ok(()) }
+    }
+
+    /// Queues a record and leaves the writing to the writer task, which takes what else is ready by then.
+    pub(crate) fn send_soon(&self, segments: Vec<Bytes>, charge: Charge) {
+        if self.push(segments, charge) {
+            self.task.notify_one();
+        }
+    }
+
+    fn push(&self, segments: Vec<Bytes>, charge: Charge) -> bool {
         if self.closed.load(Ordering::Acquire) {
-            return Ok(());
+            return false;
         }
         let len: usize = segments.iter().map(Bytes::len).sum();
         self.bytes.fetch_add(len + 4, Ordering::AcqRel);
@@ -97,7 +108,7 @@ impl WriteQueue {
                 queue.push(Piece::Data { data, _charge });
             }
         }
-        self.write_now()
+        true
     }
 
     /// Bytes that wait to be written.
@@ -184,6 +195,8 @@ impl WriteQueue {
     pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.task.notified().await;
+            // Tasks that are ready to run may have more to send: one write for all of them.
+            tokio::task::yield_now().await;
             loop {
                 poll_fn(|cx| {
                     // Held by others for as long as a system call at most: nobody holds it across a wait.

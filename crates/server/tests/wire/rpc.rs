@@ -283,3 +283,42 @@ async fn connections_come_and_go() {
     }
     panic!("{} connections are left", srv.running.shared().conns.lock().len());
 }
+
+/// Case B22: peers that announce large records and dawdle hold the server's whole budget, and nobody up: small requests
+/// have a budget of their own, and for large ones the dawdlers are cut off.
+#[tokio::test]
+async fn dawdlers_harm_only_themselves() {
+    let srv = Srv::with(Default::default(), |c| {
+        c.limits.request_bytes = 4 << 20;
+        c.limits.request_bytes_per_connection = 2 << 20;
+    })
+    .await;
+    let mut c = srv.client("good").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let mut bad = Vec::new();
+    for i in 0..16_u32 {
+        let mut w = srv.wire().await;
+        // Half of them announce one record, the others the first of many fragments.
+        let mark = (1_u32 << 20) | (i % 2) << 31;
+        w.send_raw(&mark.to_be_bytes()).await.unwrap();
+        w.send_raw(&[0; 2000]).await.unwrap();
+        bad.push(w);
+    }
+    for _ in 0..20 {
+        c.ok(&[op::put(&f.fh), op::getattr(&[dhow_proto::v4::attr::SIZE])]).await;
+    }
+    c.write(&f, 0, &vec![7; 500_000]).await;
+    // One that sends a byte now and then is no better.
+    let trickle = tokio::spawn(async move {
+        loop {
+            for w in &mut bad {
+                let _ = w.send_raw(&[0]).await;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    });
+    c.write(&f, 500_000, &vec![8; 500_000]).await;
+    trickle.abort();
+    assert_eq!(srv.fs.content_of("f").unwrap().len(), 1_000_000);
+}

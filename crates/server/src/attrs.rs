@@ -1,10 +1,7 @@
 //! Attributes: from the backend's to the wire's, and back for SETATTR and the like.
 //!
-//! Two decisions about set-only attributes (time_access_set, time_modify_set, mode_set_masked, mode_umask):
-//!
-//! * They are in `supported_attrs`, because clients look there before they send them (Linux: mode_umask).
-//! * GETATTR of one is left unanswered like that of an attribute that is not supported. RFC 8881 5.5 asks for INVAL; but
-//!   a client that asks for all that is advertised must not fail as a whole (case B40).
+//! Set-only attributes (time_access_set, time_modify_set, mode_set_masked, mode_umask) are in `supported_attrs`, because
+//! clients look there before they send them (Linux: mode_umask); to ask for one is INVAL (RFC 8881 5.5).
 
 use crate::exports::Export;
 use crate::shared::ServerShared;

@@ -21,12 +21,19 @@ pub struct ConnCx {
     /// Transaction number of the next callback.
     xid: AtomicU32,
     calls: Arc<Semaphore>,
+    limit: usize,
 }
 
 impl ConnCx {
     pub(crate) fn new(conn: Connection, calls: usize) -> Self {
-        let calls = Arc::new(Semaphore::new(calls.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { id: conn.id(), peer: conn.peer(), conn, xid: AtomicU32::new(1), calls }
+        let limit = calls.clamp(1, Semaphore::MAX_PERMITS);
+        let calls = Arc::new(Semaphore::new(limit));
+        Self { id: conn.id(), peer: conn.peer(), conn, xid: AtomicU32::new(1), calls, limit }
+    }
+
+    /// Calls of this connection that run now.
+    pub fn calls_running(&self) -> usize {
+        self.limit - self.calls.available_permits()
     }
 
     /// A transaction number for a callback on this connection.

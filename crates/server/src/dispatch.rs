@@ -16,6 +16,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Answers below this size may wait for others, bytes.
+const SHARED_BELOW: usize = 16 << 10;
+
 /// Executes one call and answers it.
 pub(crate) async fn handle(server: Arc<ServerShared>, conn: Arc<ConnCx>, record: Record, held: Held) {
     count(&server.metrics.calls);
@@ -35,7 +38,14 @@ pub(crate) async fn handle(server: Arc<ServerShared>, conn: Arc<ConnCx>, record:
     // The request's buffer is free before the reply leaves.
     drop(charge);
     if let Some(Answer { segments, charge }) = reply {
-        conn.conn.send(segments, charge);
+        // The only call of its connection is answered at once, and so is one with a large answer, which several
+        // threads copy to the socket better than one; small answers of a busy connection share a system call.
+        let size: usize = segments.iter().map(Bytes::len).sum();
+        if size > SHARED_BELOW || conn.calls_running() <= 1 {
+            conn.conn.send(segments, charge);
+        } else {
+            conn.conn.send_soon(segments, charge);
+        }
     }
     server.metrics.calls_running.fetch_sub(1, Relaxed);
     drop(held);

@@ -5,8 +5,7 @@ use crate::v4::{OpCx, OpResult};
 use dhow_proto::v4::ops::{AccessArgs, AccessOk};
 use dhow_vfs::Access;
 
-const BASIC: u32 =
-    Access::READ | Access::LOOKUP | Access::MODIFY | Access::EXTEND | Access::DELETE | Access::EXECUTE;
+const BASIC: u32 = Access::READ | Access::LOOKUP | Access::MODIFY | Access::EXTEND | Access::DELETE | Access::EXECUTE;
 const XATTR: u32 = Access::XAREAD | Access::XAWRITE | Access::XALIST;
 
 pub(crate) async fn run(cx: &OpCx, args: AccessArgs) -> OpResult<AccessOk> {

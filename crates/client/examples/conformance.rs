@@ -189,10 +189,9 @@ pub async fn run(url: &NfsUrl, only: Option<String>) -> Result<bool, Box<dyn std
     Ok(round.failed == 0)
 }
 
-fn remove_tree<'a>(
-    fs: &'a Fs,
-    path: &'a str,
-) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Box<dyn std::error::Error>>> + 'a>> {
+type Done<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), Box<dyn std::error::Error>>> + 'a>>;
+
+fn remove_tree<'a>(fs: &'a Fs, path: &'a str) -> Done<'a> {
     Box::pin(async move {
         for entry in fs.readdir(path, STAT).await?.collect().await? {
             let below = format!("{path}/{}", String::from_utf8_lossy(&entry.name));

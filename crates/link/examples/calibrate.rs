@@ -27,7 +27,11 @@ const CASES: [Case; 4] = [
 
 fn main() -> Result<()> {
     let quick = std::env::args().any(|arg| arg == "--quick");
-    let (runs, time) = if quick { (1, Duration::from_secs(1)) } else { (3, Duration::from_secs(2)) };
+    let (runs, time, warm_up) = if quick {
+        (1, Duration::from_secs(1), Duration::from_secs(1))
+    } else {
+        (3, Duration::from_secs(2), Duration::from_secs(3))
+    };
     println!(
         "{:<8}{:<12}{:>15}{:>18}{:>12}{:>24}",
         "MTU", "segments", "nominal", "carried", "counts", "RTT, least-median"
@@ -41,7 +45,7 @@ fn main() -> Result<()> {
             for _ in 0..runs {
                 let topology = Topology::new().host("a").host("b").link("a", "b", LinkSpec::from(shape).mtu(case.mtu));
                 let net = topology.offload(case.offload).start()?;
-                let found = calibrate(&net, Options { time, ..Options::default() })?;
+                let found = calibrate(&net, Options { time, warm_up, ..Options::default() })?;
                 ratios.push(found.worst().unwrap_or(0.0));
                 trips.extend(found.round_trips.iter().map(|row| (row.least_us, row.median_us)));
                 true_emulation &= found.links.iter().all(|row| row.failed == 0) && found.unread == 0;

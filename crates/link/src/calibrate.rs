@@ -35,7 +35,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { time: Duration::from_secs(3), warm_up: Duration::from_secs(1), round_trips: 10, flows: 4 }
+        Options { time: Duration::from_secs(3), warm_up: Duration::from_secs(3), round_trips: 10, flows: 4 }
     }
 }
 
@@ -161,8 +161,7 @@ pub fn calibrate(net: &Net, options: Options) -> Result<Calibration> {
     if phases.is_empty() {
         return Err(Error::Topology("no two hosts reach each other".to_owned()));
     }
-    let round_trips = phases.iter().flatten().map(|pair| round_trips(net, *pair, options.round_trips.max(1)));
-    let round_trips = round_trips.collect::<Result<Vec<_>>>()?;
+    let round_trips = all_round_trips(net, &phases, options.round_trips.max(1))?;
     let longest = round_trips.iter().map(|row| row.median_us).fold(0.0, f64::max);
     let settle = options.warm_up + Duration::from_secs_f64(longest * 20.0 / 1e6);
     let unread_before = unread(net)?;
@@ -267,6 +266,15 @@ fn expected(net: &Net, pairs: &[Pair<'_>]) -> Vec<Option<f64>> {
         }
     }
     rates.iter().zip(brought).map(|(rate, sum)| rate.map(|rate| rate.min(sum)).filter(|rate| *rate > 0.0)).collect()
+}
+
+/// Measures between all pairs at the same time: a byte now and then is no load.
+fn all_round_trips(net: &Net, phases: &[Vec<Pair<'_>>], count: u32) -> Result<Vec<RttRow>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            phases.iter().flatten().map(|pair| scope.spawn(move || round_trips(net, *pair, count))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Stopped))).collect()
+    })
 }
 
 fn round_trips(net: &Net, (from, to): Pair<'_>, count: u32) -> Result<RttRow> {

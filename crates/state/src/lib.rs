@@ -46,6 +46,7 @@ mod open;
 mod retire;
 mod session;
 mod slots;
+pub mod sources;
 mod stateids;
 mod types;
 
@@ -73,7 +74,7 @@ use session::Budget;
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const SESSION_SHARDS: usize = 16;
 
@@ -85,9 +86,12 @@ pub struct State<T: Clone + Send> {
     ids: Ids,
     clients: Mutex<Clients>,
     sessions: Box<[SessionShard]>,
+    session_count: AtomicUsize,
     /// Which sessions a connection is bound to.
     conns: Mutex<Map<ConnId, SmallVec<[SessionId; 2]>>>,
     stripes: Box<[Mutex<Stripe<T>>]>,
+    /// Opens in all stripes.
+    opens: AtomicUsize,
     copies: Mutex<Copies>,
     grace: Mutex<Grace>,
     budget: Arc<Budget>,
@@ -112,6 +116,8 @@ impl<T: Clone + Send> State<T> {
             clients: Mutex::new(Clients::new(keyed)),
             sessions: (0..SESSION_SHARDS).map(|_| Mutex::new(Map::with_hasher(keyed))).collect(),
             conns: Mutex::new(Map::with_hasher(keyed)),
+            session_count: AtomicUsize::new(0),
+            opens: AtomicUsize::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(Stripe::new(keyed))).collect(),
             copies: Mutex::new(Copies::new(keyed)),
             grace: Mutex::new(grace),
@@ -180,10 +186,13 @@ impl<T: Clone + Send> State<T> {
 
     fn insert_session(&self, s: Arc<Session>) {
         self.session_shard(&s.id()).lock().insert(s.id(), s);
+        self.session_count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn remove_session(&self, id: SessionId) {
-        self.session_shard(&id).lock().remove(&id);
+        if self.session_shard(&id).lock().remove(&id).is_some() {
+            self.session_count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

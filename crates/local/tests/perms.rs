@@ -204,6 +204,73 @@ async fn access_rights() {
 }
 
 #[tokio::test]
+async fn remembered_rights_follow_every_change() {
+    for tree in Tree::each().await {
+        if !tree.switches() {
+            return;
+        }
+        let d = tree.mkdir(&user(1000), &tree.root, "d", 0o755).await;
+        let f = tree.file(&user(1000), &d, "f", 0o644).await;
+        tree.write(&user(1000), &f, 0, b"x").await.unwrap();
+        let path = tree.path("d/f");
+        let set_mode = |path: &std::path::Path, bits| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(bits)).unwrap();
+        };
+        let can_read = async |cx: &Cx| tree.read(cx, &f, 0, 1).await.is_ok();
+        let can_look = async |cx: &Cx| tree.lookup(cx, &d, "f").await.is_ok();
+        // Changed behind our back, again and again, as fast as it goes.
+        for _ in 0..50 {
+            set_mode(&path, 0o600);
+            assert!(!can_read(&user(7)).await);
+            set_mode(&path, 0o604);
+            assert!(can_read(&user(7)).await);
+            set_mode(&tree.path("d"), 0o700);
+            assert!(!can_look(&user(7)).await);
+            set_mode(&tree.path("d"), 0o711);
+            assert!(can_look(&user(7)).await);
+            std::os::unix::fs::chown(&path, Some(7), Some(7)).unwrap();
+            set_mode(&path, 0o060);
+            assert!(can_read(&in_groups(8, 8, &[7])).await);
+            assert!(!can_read(&in_groups(8, 8, &[9])).await);
+            std::os::unix::fs::chown(&path, Some(1000), Some(9)).unwrap();
+            assert!(!can_read(&in_groups(8, 8, &[7])).await);
+            assert!(can_read(&in_groups(8, 8, &[9])).await);
+        }
+        // More users than are remembered.
+        set_mode(&path, 0o640);
+        for uid in 2000..2050 {
+            assert!(!can_read(&user(uid)).await);
+            assert!(can_read(&in_groups(uid, 9, &[])).await);
+        }
+        // An access control list: version 2, then tag, permissions and id of each entry.
+        let entry = |tag: u16, bits: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &bits.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+        };
+        let none = u32::MAX;
+        let acl = [
+            2u32.to_le_bytes().to_vec(),
+            entry(0x01, 6, none),
+            entry(0x02, 4, 2001),
+            entry(0x04, 0, none),
+            entry(0x10, 4, none),
+            entry(0x20, 0, none),
+        ]
+        .concat();
+        let held = std::fs::File::open(&path).unwrap();
+        match rustix::fs::fsetxattr(&held, "system.posix_acl_access", &acl, rustix::fs::XattrFlags::empty()) {
+            Ok(()) => {
+                assert!(can_read(&user(2001)).await);
+                assert!(!can_read(&user(2002)).await);
+                assert!(!can_read(&in_groups(2002, 9, &[])).await);
+                rustix::fs::fremovexattr(&held, "system.posix_acl_access").unwrap();
+                assert!(!can_read(&user(2001)).await);
+            }
+            Err(e) => println!("skipped: no access control lists under {:?}: {e}", tree.dir.path()),
+        }
+    }
+}
+
+#[tokio::test]
 async fn owner_group_and_mode() {
     for tree in Tree::each().await {
         if !tree.switches() {

@@ -1,7 +1,7 @@
 //! Storage that fails and delays at random, connections that break: nothing is done twice, nothing is left behind.
 
 use crate::common::Srv;
-use crate::hostile::{Fuzz, Rng, still_well};
+use crate::hostile::{Fuzz, Rng, small, still_well};
 use dhow_proto::v4::{CompoundRes, Status, Verifier};
 use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::wire::{Client, ClientOptions, op};
@@ -32,7 +32,7 @@ async fn settled(srv: &Srv) {
 /// K06, K15, K20).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn failing_storage() {
-    let srv = std::sync::Arc::new(Srv::start().await);
+    let srv = std::sync::Arc::new(small().await);
     let mut good = srv.client("good").await;
     still_well(&srv, &mut good, 0).await;
     srv.fault.chaos(7, 20);

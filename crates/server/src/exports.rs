@@ -3,10 +3,11 @@
 use crate::config::{ExportConfig, ExportOptions};
 use crate::fh::{Place, export_id};
 use dhow_vfs::pseudo::{Pseudo, PseudoError};
-use dhow_vfs::{Backend, Cx, FsId, Handle, Node, OpenFile, Time, readonly::ReadOnly};
+use dhow_vfs::{Backend, Cx, FsId, Handle, Name, Node, ObjectId, OpenFile, PageLimit, Time, readonly::ReadOnly};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// One export, or the pseudo-root.
 pub struct Export {
@@ -23,6 +24,8 @@ pub struct Export {
     /// The directory of the pseudo-root that it lies at, and its number.
     mount: (Handle, u64),
     root: OnceLock<Handle>,
+    /// Another export lies below this one's place.
+    nests: bool,
 }
 
 impl Export {
@@ -101,6 +104,9 @@ pub struct Exports {
     tree: Arc<Pseudo>,
     list: Vec<Arc<Export>>,
     by_id: HashMap<u32, Arc<Export>>,
+    /// Directories inside of exports through which the way to a nested export leads, with their counterparts in the
+    /// pseudo-root. Found at the start.
+    overlays: OnceLock<HashMap<(u32, ObjectId), Handle>>,
 }
 
 impl Exports {
@@ -114,7 +120,10 @@ impl Exports {
         let none = || (Handle::new(&[]), 0);
         let mut list = Vec::with_capacity(configs.len());
         let mut by_id: HashMap<u32, Arc<Export>> = HashMap::new();
+        let paths: Vec<String> = configs.iter().map(|c| c.path.clone()).collect();
         for config in configs {
+            let below = format!("{}/", config.path.trim_end_matches('/'));
+            let nests = paths.iter().any(|p| *p != config.path && p.starts_with(&below));
             let id = export_id(&config.path);
             let mount = tree.place_of(&config.path).map_or_else(none, |(h, _)| {
                 let number = Pseudo::fileid(&h).unwrap_or(0);
@@ -133,6 +142,7 @@ impl Exports {
                 place: Place::Export(id),
                 mount: (handle, number),
                 root: OnceLock::new(),
+                nests,
             });
             if let Some(other) = by_id.insert(id, Arc::clone(&export)) {
                 return Err(ExportError::Collision(other.path.clone(), export.path.clone()));
@@ -149,8 +159,9 @@ impl Exports {
             place: Place::Pseudo,
             mount: (root.ok_or(PseudoError::BadPath(String::new()))?, 1),
             root: OnceLock::new(),
+            nests: false,
         });
-        Ok(Self { pseudo, tree, list, by_id })
+        Ok(Self { pseudo, tree, list, by_id, overlays: OnceLock::new() })
     }
 
     /// The pseudo-root.
@@ -181,17 +192,61 @@ impl Exports {
         &export.mount.0
     }
 
-    /// Learns the roots of all exports, so that `mounted_on_fileid` is right from the start. One that does not answer
-    /// is not waited for: it learns its root when somebody crosses into it.
-    pub(crate) async fn warm(&self, limit: std::time::Duration) {
+    /// What of the pseudo-root lies at `name` in a directory of an export, if the way to a nested export leads there: a
+    /// place of an export, or a directory on the way to one.
+    pub(crate) fn nested(&self, export: &Export, dir: &Handle, name: &Name) -> Option<Node> {
+        if !export.nests {
+            return None;
+        }
+        let place = if export.is_root(dir) {
+            &export.mount.0
+        } else {
+            self.overlays.get()?.get(&(export.id, export.backend.object_id(dir)))?
+        };
+        self.tree.try_lookup(&Cx::root(), place, name)?.ok()
+    }
+
+    /// Learns the roots of all exports, so that `mounted_on_fileid` is right from the start, and the ways through
+    /// exports to those nested in them. An export that does not answer is not waited for: it learns its root when
+    /// somebody crosses into it.
+    pub(crate) async fn warm(&self, limit: Duration) {
         let all = self.list.iter().map(|export| async {
-            match tokio::time::timeout(limit, export.root(&Cx::root())).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(path = %export.path, %error, "export cannot be reached yet"),
-                Err(_) => tracing::warn!(path = %export.path, "export does not answer yet"),
+            match tokio::time::timeout(limit, self.learn(export)).await {
+                Ok(Ok(ways)) => ways,
+                Ok(Err(error)) => {
+                    tracing::warn!(path = %export.path, %error, "export cannot be reached yet");
+                    Vec::new()
+                }
+                Err(_) => {
+                    tracing::warn!(path = %export.path, "export does not answer yet");
+                    Vec::new()
+                }
             }
         });
-        futures_util::future::join_all(all).await;
+        let ways = futures_util::future::join_all(all).await;
+        let _ = self.overlays.set(ways.into_iter().flatten().collect());
+    }
+
+    async fn learn(&self, export: &Export) -> dhow_vfs::Result<Vec<((u32, ObjectId), Handle)>> {
+        let cx = Cx::root();
+        let root = export.root(&cx).await?;
+        let mut found = Vec::new();
+        let mut todo = if export.nests { vec![(export.mount.0.clone(), root.handle)] } else { Vec::new() };
+        while let Some((place, real)) = todo.pop() {
+            let limit = PageLimit { entries: usize::MAX, name_bytes: usize::MAX, nodes: true };
+            for entry in self.tree.readdir(&cx, &place, 0, limit).await?.entries {
+                let (Some(Ok(node)), Ok(name)) = (entry.node, Name::new(entry.name)) else { continue };
+                if self.mounted_at(&node.handle).is_some() {
+                    continue;
+                }
+                // Where the directory is not there, the pseudo-root's own stands in for it.
+                if let Ok(there) = export.backend.lookup(&cx, &real, &name).await {
+                    found.push(((export.id, export.backend.object_id(&there.handle)), node.handle.clone()));
+                    todo.push((node.handle, there.handle));
+                }
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -4,6 +4,10 @@ use crate::errmap::IntoStatus;
 use crate::v4::{Fh, OpCx};
 use dhow_proto::v4::Status;
 use dhow_vfs::{Attr, Cx, ErrorKind, Name, Node};
+use std::time::Duration;
+
+/// How long the listing of a directory waits for an export that lies in it.
+const LISTING_WAIT: Duration = Duration::from_secs(2);
 
 /// The root of the namespace.
 pub(crate) async fn root(cx: &OpCx) -> Result<Fh, Status> {
@@ -15,31 +19,38 @@ pub(crate) async fn root(cx: &OpCx) -> Result<Fh, Status> {
     }
 }
 
-/// Looks a name up in the current directory, and crosses into an export that lies there.
+/// Looks a name up in a directory, and crosses into an export that lies there. The place of an export hides what the
+/// outer export has under that name, as a mount would; a directory that is only on the way to one does not.
 pub(crate) async fn lookup(cx: &OpCx, dir: &Fh, name: &Name) -> Result<(Fh, Attr), Status> {
-    if let Some(found) = below_root_export(cx, dir, name).await {
-        return found;
+    let nested = cx.server.exports.nested(&dir.export, &dir.handle, name);
+    if let Some(node) = &nested
+        && cx.server.exports.mounted_at(&node.handle).is_some()
+    {
+        return cross(cx, node.clone()).await;
     }
     let backend = dir.backend();
-    let node = match backend.try_lookup(&dir.user, &dir.handle, name) {
-        Some(node) => node.or_status()?,
-        None => backend.lookup(&dir.user, &dir.handle, name).await.or_status()?,
+    let found = match backend.try_lookup(&dir.user, &dir.handle, name) {
+        Some(node) => node,
+        None => backend.lookup(&dir.user, &dir.handle, name).await,
+    };
+    let node = match (found, nested) {
+        (Err(e), Some(node)) if e.kind() == ErrorKind::NotFound => return cross(cx, node).await,
+        (found, _) => found.or_status()?,
     };
     if dir.export.is_pseudo() { cross(cx, node).await } else { Ok((dir.sibling(node.handle), node.attr)) }
 }
 
-/// A name in the root directory of an export under which the pseudo-root goes on (exports `/` and `/a`): what leads to
-/// an export hides what the outer export has under that name, as a mount would.
-async fn below_root_export(cx: &OpCx, dir: &Fh, name: &Name) -> Option<Result<(Fh, Attr), Status>> {
-    if dir.export.is_pseudo() || !dir.export.is_root(&dir.handle) {
-        return None;
-    }
+/// The root of an export that lies at `name` in a directory of another export or of the pseudo-root, for a listing; one
+/// that does not answer soon is DELAY, so that it does not hold up the listing of the others.
+pub(crate) async fn mounted(cx: &OpCx, dir: &Fh, name: &Name, node: &Node) -> Option<Result<(Fh, Attr), Status>> {
     let exports = &cx.server.exports;
-    let pseudo = exports.pseudo();
-    match pseudo.backend.try_lookup(&Cx::root(), exports.mount_of(&dir.export), name)? {
-        Ok(node) => Some(cross(cx, node).await),
-        Err(_) => None,
-    }
+    let place = if dir.export.is_pseudo() {
+        node.clone()
+    } else {
+        exports.nested(&dir.export, &dir.handle, name).filter(|n| exports.mounted_at(&n.handle).is_some())?
+    };
+    let crossed = tokio::time::timeout(LISTING_WAIT, cross(cx, place)).await;
+    Some(crossed.unwrap_or(Err(Status::DELAY)))
 }
 
 /// From a directory of the pseudo-root to the root of the export that lies there, if one does.

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use dhow_proto::v4::ops::share;
-use dhow_proto::v4::{ArgOp, ResOp, StableHow, Stateid, Status, attr};
+use dhow_proto::v4::{ArgOp, Attrs, ResOp, StableHow, Stateid, Status, Verifier, attr};
 use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
 use dhow_testkit::fault::Call;
 use dhow_testkit::memfs::{Clock, Options};
@@ -184,4 +184,57 @@ async fn large_writes_are_taken_by_reference_and_by_many_at_once() {
     assert_eq!(server.shared().net.budget.free(), server.shared().net.budget.total());
     let anon = c.run(&[op::put(&open.fh), op::read(Stateid::ANONYMOUS, 0, 1)]).await;
     assert!(anon.status.is_ok());
+}
+
+/// Exports inside of exports (RFC 8881 7.3): the place of one hides what lies there; directories on the way stay.
+#[tokio::test]
+async fn exports_inside_of_exports() {
+    let fs = |id| MemFs::with(Options { id, ..Options::default() });
+    let (outer, data, deep) = (fs(1), fs(2), fs(3));
+    let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+    let export = |path: &str, backend: &Arc<MemFs>| ExportConfig {
+        path: path.into(),
+        backend: backend.clone(),
+        options: options.clone(),
+    };
+    // What the outer one holds, before the others are there.
+    let server = Server::start(ServerConfig::in_memory(vec![export("/", &outer)]).unwrap()).await.unwrap();
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/").await;
+    let hidden = c.mkdir(&root, "data").await;
+    c.create(&hidden, "hidden").await;
+    let srv = c.mkdir(&root, "srv").await;
+    let x = c.mkdir(&srv, "x").await;
+    c.create(&x, "kept").await;
+    server.shutdown().await;
+
+    let exports =
+        vec![export("/", &outer), export("/data", &data), export("/srv/x/deep", &deep), export("/n/e", &deep)];
+    let server = Server::start(ServerConfig::in_memory(exports).unwrap()).await.unwrap();
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/").await;
+    let fsid = |a: Attrs| a.fsid.unwrap();
+    let top = fsid(c.attrs(&root, &[attr::FSID]).await);
+    // The place of an export hides the directory, in a listing too.
+    let inside = c.walk("/data").await;
+    assert_eq!(c.status(&[op::put(&inside), op::lookup("hidden")]).await, Status::NOENT);
+    let second = fsid(c.attrs(&inside, &[attr::FSID]).await);
+    assert_ne!(top, second);
+    let bits = [attr::FSID, attr::FILEHANDLE];
+    let page = c.ok(&[op::put(&root), op::readdir(0, Verifier::default(), 8192, &bits)]).await;
+    let Some(ResOp::Readdir(Ok(page))) = page.into_iter().nth(1) else { panic!() };
+    let of = |name: &str| page.entries.iter().find(|e| e.name == name).unwrap().attrs.clone();
+    assert_eq!((of("data").fsid, of("data").filehandle), (Some(second), Some(inside.clone())));
+    assert_eq!(of("srv").fsid, Some(top));
+    // Directories on the way to one are the real ones.
+    let kept = c.walk("/srv/x/kept").await;
+    assert_eq!(fsid(c.attrs(&kept, &[attr::FSID]).await), top);
+    let third = c.walk("/srv/x/deep").await;
+    assert_ne!(fsid(c.attrs(&third, &[attr::FSID]).await), top);
+    // Where they are not there, the way leads on all the same.
+    c.walk("/n/e").await;
+    // And back.
+    let up = c.ok(&[op::put(&inside), ArgOp::Lookupp, op::getfh()]).await;
+    assert!(matches!(&up[2], ResOp::GetFh(Ok(ok)) if ok.object == root));
+    assert_eq!(c.status(&[op::put(&root), ArgOp::Lookupp]).await, Status::NOENT);
 }

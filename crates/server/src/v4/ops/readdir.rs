@@ -9,7 +9,7 @@ use bytes::Bytes;
 use dhow_proto::v4::attr::{FILEID, RDATTR_ERROR};
 use dhow_proto::v4::ops::{ReaddirArgs, ReaddirWriter};
 use dhow_proto::v4::{Attrs, Bitmap, OpRes, Status, Verifier};
-use dhow_vfs::{Attr, DirEntry, DirPage, ErrorKind, FsStat, PageLimit};
+use dhow_vfs::{Attr, DirEntry, DirPage, ErrorKind, FsStat, Name, Node, PageLimit};
 use dhow_xdr::{Encode, Reader, Writer};
 
 /// Bytes of an entry of which nothing is known yet: cookie, a middling name, a usual set of attributes.
@@ -138,8 +138,10 @@ impl<'a> Listing<'a> {
                 attrs.rdattr_error = Some(Status::OK);
                 return Ok(Some(attrs));
             }
-            Some(Ok(node)) if self.dir.export.is_pseudo() => walk::cross(self.cx, node.clone()).await,
-            Some(Ok(node)) => Ok((self.dir.sibling(node.handle.clone()), node.attr.clone())),
+            Some(Ok(node)) => match self.mounted(entry, node).await {
+                Some(crossed) => crossed,
+                None => Ok((self.dir.sibling(node.handle.clone()), node.attr.clone())),
+            },
             Some(Err(ErrorKind::NotFound | ErrorKind::Stale)) => return Ok(None),
             Some(Err(kind)) => Err(errmap::status_of(*kind)),
         };
@@ -158,6 +160,12 @@ impl<'a> Listing<'a> {
             }
             Err(status) => Err(status),
         }
+    }
+
+    /// An export that lies at the entry shows its root's attributes (RFC 8881 18.23.3).
+    async fn mounted(&self, entry: &DirEntry, node: &Node) -> Option<Result<(Fh, Attr), Status>> {
+        let name = Name::new(entry.name.clone()).ok()?;
+        walk::mounted(self.cx, self.dir, &name, node).await
     }
 
     async fn collect(&mut self, fh: &Fh, attr: &Attr) -> Result<Box<Attrs>, Status> {

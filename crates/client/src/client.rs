@@ -77,7 +77,7 @@ pub struct SessionInfo {
     pub max_response_size: u32,
     /// Operations in one COMPOUND, SEQUENCE included.
     pub max_operations: u32,
-    /// Length of the lease, once known.
+    /// Length of the lease.
     pub lease: Duration,
     /// Connections that are up and bound.
     pub connections: usize,
@@ -163,6 +163,7 @@ impl Client {
     /// When the client is closed or has failed.
     pub async fn session_info(&self) -> Result<SessionInfo> {
         let session = self.inner.session().await?;
+        recover::learn_lease(&self.inner).await?;
         let (slots, lease) = {
             let state = self.inner.state.lock();
             (state.table.limit(), state.lease.length())
@@ -227,6 +228,14 @@ impl Client {
                     Status::DELAY | Status::CLIENTID_BUSY | Status::BACK_CHAN_BUSY if tries < 20 => {
                         tries += 1;
                         tokio::time::sleep(Duration::from_millis(20 * tries)).await;
+                    }
+                    // A server that wants SEQUENCE on a connection before it believes that it belongs to the session.
+                    Status::CONN_NOT_BOUND_TO_SESSION if name == OpNum::DESTROY_SESSION => {
+                        let ops = vec![op.clone()];
+                        let request = Request { ops, cache: false, cred: None, internal: Some(Arc::clone(&session)) };
+                        let res = inner.execute(request).await?;
+                        res.status.ok().map_err(|status| Error::status(name, status))?;
+                        break;
                     }
                     status => return Err(Error::status(name, status)),
                 }

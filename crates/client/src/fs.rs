@@ -215,7 +215,17 @@ impl Fs {
     ///
     /// As [`Fs::stat`].
     pub async fn statfs(&self, place: impl Into<Place>) -> Result<Attrs> {
-        Ok(self.find(&place.into(), true, FS_INFO).await?.attrs)
+        let place = place.into();
+        match self.find(&place, true, FS_INFO).await {
+            // Attributes that a server does not support are to be left out of its answer (RFC 8881 section 18.7.3);
+            // some refuse the question when it names one of a later minor version.
+            Err(e) if e.is(Status::INVAL) => {
+                let supported = self.find(&place, true, Bitmap::of(&[attr::SUPPORTED_ATTRS])).await?.attrs;
+                let known = supported.supported_attrs.unwrap_or(Bitmap::EMPTY);
+                Ok(self.find(&place, true, FS_INFO.and(&known)).await?.attrs)
+            }
+            found => Ok(found?.attrs),
+        }
     }
 
     /// Walks to `place`, expanding symbolic links.

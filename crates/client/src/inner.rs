@@ -44,6 +44,8 @@ pub(crate) struct State {
     /// Those who wait for a slot, in order.
     pub(crate) waiters: VecDeque<oneshot::Sender<Ticket>>,
     pub(crate) lease: Lease,
+    /// The session in which the server told the length of the lease.
+    pub(crate) lease_known: Epoch,
     pub(crate) minor: u32,
     /// Set once: why no more calls can be made.
     pub(crate) failed: Option<Error>,
@@ -105,6 +107,7 @@ impl Inner {
             table: SlotTable::new(Epoch(0), 1, 1),
             waiters: VecDeque::new(),
             lease: Lease::new(Duration::from_secs(30), Time::ZERO),
+            lease_known: Epoch(0),
             minor,
             failed: None,
         };

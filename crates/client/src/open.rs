@@ -268,8 +268,8 @@ impl Fs {
         let open = OpenOptions::write().create(create, options.mode).truncate(true);
         let owner = self.client().inner().opens.new_owner();
         let len = data.len();
-        let mut ops = vec![
-            ArgOp::SaveFh,
+        let mut ops: Vec<ArgOp> = options.via.iter().map(|_| ArgOp::SaveFh).collect();
+        ops.extend([
             ArgOp::Open(OpenArgs {
                 seqid: 0,
                 share_access: share::ACCESS_WRITE | share::WANT_NO_DELEG,
@@ -281,15 +281,13 @@ impl Fs {
             ArgOp::GetFh,
             ArgOp::Write(WriteArgs { stateid: Stateid::CURRENT, offset: 0, stable: options.stable, data }),
             ArgOp::Close(CloseArgs { seqid: 0, open_stateid: Stateid::CURRENT }),
-        ];
+        ]);
         if options.via.is_some() {
             ops.extend([ArgOp::RestoreFh, rename(&written, &name)]);
         }
         let tail = self.run_at(&dir, ops, true).await.map_err(|e| e.at(place.shown()))?;
         let (opened, wrote) = (found_open(&tail), found_write(&tail));
-        let (Some(opened), true) = (opened, tail.results.len() > 2) else {
-            return Err(tail.error().at(place.shown()));
-        };
+        let Some(opened) = opened else { return Err(tail.error().at(place.shown())) };
         let fh = tail.fh()?;
         self.return_delegation(&fh, &opened.delegation);
         let closed = tail.results.iter().any(|r| matches!(r, ResOp::Close(Ok(_))));

@@ -237,38 +237,45 @@ async fn reclaim_complete(inner: &Arc<Inner>) -> Result<After> {
     Ok(inner.state.lock().recovery.completed(res.status.ok()))
 }
 
-/// Renews the lease whenever nothing else has done it for half its length, and learns how long it is.
+/// Asks how long the lease is, once in each session.
+pub(crate) async fn learn_lease(inner: &Arc<Inner>) -> Result<()> {
+    let epoch = inner.session().await?.epoch;
+    if inner.state.lock().lease_known == epoch {
+        return Ok(());
+    }
+    let attr_request = Bitmap::of(&[attr::LEASE_TIME]);
+    let ops = vec![ArgOp::PutRootFh, ArgOp::Getattr(GetattrArgs { attr_request })];
+    let res = inner.execute_patiently(Request { ops, cache: false, cred: None, internal: None }).await?;
+    let mut state = inner.state.lock();
+    if let Some(ResOp::Getattr(Ok(ok))) = res.results.last()
+        && let Some(seconds) = ok.attrs.lease_time
+    {
+        state.lease.set_length(Duration::from_secs(seconds.into()));
+    }
+    state.lease_known = epoch;
+    Ok(())
+}
+
+/// Renews the lease whenever nothing else has done it for half its length.
 pub(crate) async fn renew(inner: Weak<Inner>) {
-    let mut known = None;
     loop {
         let Some(strong) = inner.upgrade().filter(|i| !i.is_closed()) else { return };
-        let Ok(session) = strong.session().await else { return };
-        let (wait, ask) = {
-            let state = strong.state.lock();
-            (state.lease.until_due(strong.now()), known != Some(session.epoch))
-        };
-        if !ask && !wait.is_zero() {
-            // Wakes early when the client is closed.
-            let closed = strong.when(|i| i.is_closed().then_some(()));
-            tokio::select! { () = closed => return, () = tokio::time::sleep(wait) => {} }
-            continue;
-        }
-        let ops = if ask {
-            let attr_request = Bitmap::of(&[attr::LEASE_TIME]);
-            vec![ArgOp::PutRootFh, ArgOp::Getattr(GetattrArgs { attr_request })]
-        } else {
-            Vec::new()
-        };
-        let request = Request { ops, cache: false, cred: None, internal: None };
-        match strong.execute(request).await {
-            Ok(res) => {
-                if let Some(ResOp::Getattr(Ok(ok))) = res.results.last()
-                    && let Some(seconds) = ok.attrs.lease_time
-                {
-                    strong.state.lock().lease.set_length(Duration::from_secs(seconds.into()));
+        let done = match learn_lease(&strong).await {
+            Ok(()) => {
+                let wait = strong.state.lock().lease.until_due(strong.now());
+                if wait.is_zero() {
+                    let request = Request { ops: Vec::new(), cache: false, cred: None, internal: None };
+                    strong.execute(request).await.map(|_| ())
+                } else {
+                    // Wakes early when the client is closed.
+                    let closed = strong.when(|i| i.is_closed().then_some(()));
+                    tokio::select! { () = closed => return, () = tokio::time::sleep(wait) => Ok(()) }
                 }
-                known = Some(session.epoch);
             }
+            Err(e) => Err(e),
+        };
+        match done {
+            Ok(()) => {}
             Err(Error::Closed) => return,
             Err(e) => {
                 tracing::debug!(error = %e, "cannot renew the lease");

@@ -280,8 +280,8 @@ pub trait Endpoint: Send + Sync + 'static {
     /// durable with `sync`.
     async fn write_small(&self, path: &Path, data: Bytes, mode: u32, set: &SetMeta, sync: bool) -> Result<()>;
 
-    /// Makes a directory.
-    async fn make_dir(&self, path: &Path, mode: u32) -> Result<()>;
+    /// Makes a directory, and returns its attributes.
+    async fn make_dir(&self, path: &Path, mode: u32) -> Result<Meta>;
 
     /// Makes a symbolic link.
     async fn make_link(&self, path: &Path, target: &[u8]) -> Result<()>;

@@ -387,9 +387,13 @@ impl Endpoint for Local {
         }
     }
 
-    async fn make_dir(&self, path: &Path, mode: u32) -> Result<()> {
+    async fn make_dir(&self, path: &Path, mode: u32) -> Result<Meta> {
         let path = path.to_owned();
-        blocking(move || at(&path, fs::DirBuilder::new().mode(mode).create(&path))).await
+        blocking(move || {
+            at(&path, fs::DirBuilder::new().mode(mode).create(&path))?;
+            at(&path, fs::symlink_metadata(&path)).map(|m| meta_of(&m))
+        })
+        .await
     }
 
     async fn make_link(&self, path: &Path, target: &[u8]) -> Result<()> {

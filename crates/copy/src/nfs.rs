@@ -247,6 +247,16 @@ fn attrs_of(set: &SetMeta) -> Attrs {
     }
 }
 
+/// A failure to set attributes, which is often one to set the owner.
+fn set_failure(error: &dhow_client::Error, set: &SetMeta, place: String) -> Error {
+    let denied = error.is(Status::PERM) || error.is(Status::ACCESS) || error.is(Status::BADOWNER);
+    if denied && (set.uid.is_some() || set.gid.is_some()) {
+        let words = "the server does not let this user set the owner; copy without -p, or export with no_root_squash";
+        return Error::with(ErrorKind::Permission, place, words);
+    }
+    failure(error, place)
+}
+
 struct NfsSource {
     file: File,
     meta: Meta,
@@ -375,12 +385,17 @@ impl NfsSink {
                 (true, _) => Ok(()),
                 (false, last) => {
                     let op = last.map_or(OpNum::PUTFH, ResOp::op);
-                    Err(self.err(&dhow_client::Error::Status { op, status: res.status, path: None }))
+                    let e = dhow_client::Error::Status { op, status: res.status, path: None };
+                    match op {
+                        OpNum::SETATTR => Err(set_failure(&e, set, self.shown.clone())),
+                        _ => Err(self.err(&e)),
+                    }
                 }
             };
         }
         if !set.is_empty() {
-            self.fs.setattr(&fh, &attrs).await.map_err(|e| self.err(&e))?;
+            let done = self.fs.setattr(&fh, &attrs).await;
+            done.map_err(|e| set_failure(&e, set, self.shown.clone()))?;
         }
         self.fs.rename(&self.places.0, &self.places.1).await.map_err(|e| self.err(&e))
     }
@@ -571,15 +586,16 @@ impl Endpoint for NfsEndpoint {
         };
         let (fh, _) = self.fs.put(self.place(path), data, &options).await.map_err(self.err(path))?;
         if !set.is_empty() {
-            self.fs.setattr(&fh, &attrs_of(set)).await.map_err(self.err(path))?;
+            let done = self.fs.setattr(&fh, &attrs_of(set)).await;
+            done.map_err(|e| set_failure(&e, set, self.shown(path)))?;
         }
         Ok(())
     }
 
-    async fn make_dir(&self, path: &Path, mode: u32) -> Result<()> {
+    async fn make_dir(&self, path: &Path, mode: u32) -> Result<Meta> {
         let node = self.fs.mkdir(self.place(path), mode).await.map_err(self.err(path))?;
         self.remember(path, &node);
-        Ok(())
+        Ok(meta_of(&node.attrs))
     }
 
     async fn make_link(&self, path: &Path, target: &[u8]) -> Result<()> {
@@ -602,7 +618,8 @@ impl Endpoint for NfsEndpoint {
     }
 
     async fn set_meta(&self, path: &Path, set: &SetMeta) -> Result<()> {
-        self.fs.setattr_nolink(self.place(path), &attrs_of(set)).await.map_err(self.err(path))
+        let done = self.fs.setattr_nolink(self.place(path), &attrs_of(set)).await;
+        done.map_err(|e| set_failure(&e, set, self.shown(path)))
     }
 
     async fn rename(&self, from: &Path, to: &Path) -> Result<()> {

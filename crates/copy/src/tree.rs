@@ -161,16 +161,16 @@ pub async fn copy_tree(
 async fn make_dir(to: &dyn Endpoint, path: &Path, meta: &Meta, options: &Options) -> Result<(bool, Meta)> {
     // We write into it whatever its final mode is; that is set when its content is complete.
     let mode = (meta.mode & 0o777 & !options.umask) | 0o700;
-    let fresh = match to.make_dir(path, mode).await {
-        Ok(()) => true,
-        Err(e) if e.kind == ErrorKind::Exists => false,
+    match to.make_dir(path, mode).await {
+        Ok(made) => return Ok((true, made)),
+        Err(e) if e.kind == ErrorKind::Exists => {}
         Err(e) => return Err(e),
-    };
-    let made = to.stat_followed(path).await?;
-    if made.kind != Kind::Dir {
+    }
+    let there = to.stat_followed(path).await?;
+    if there.kind != Kind::Dir {
         return Err(Error::with(ErrorKind::NotDirectory, to.shown(path), "exists and is not a directory"));
     }
-    Ok((fresh, made))
+    Ok((false, there))
 }
 
 struct Run {

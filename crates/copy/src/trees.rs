@@ -40,7 +40,7 @@ pub async fn make_dirs(to: &dyn Endpoint, path: &Path, mode: u32) -> Result<u64>
         // The owner must be able to go on below; only the last one gets exactly the mode asked for.
         let mode = if path == last { mode } else { mode | 0o300 };
         match to.make_dir(path, mode).await {
-            Ok(()) => made += 1,
+            Ok(_) => made += 1,
             // Somebody else was faster.
             Err(e) if e.kind == ErrorKind::Exists => {}
             Err(e) => return Err(e),

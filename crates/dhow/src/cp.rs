@@ -3,7 +3,7 @@
 use crate::cli::{Cp, MethodArg};
 use crate::exit::{Code, Failure, Outcome, complain};
 use crate::output::{Bar, json_seconds, ops, say, say_json};
-use crate::place::{Place, Places};
+use crate::place::{Place, Places, parse_url};
 use crate::words::{bytes, count, rate, seconds};
 use dhow_copy::{
     Calls, Cancel, Choice, Error, ErrorKind, FileReport, Kind, Known, Meta, Method, Options, Progress, Stop, Sync,
@@ -15,10 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Runs the command.
 pub async fn run(args: Cp) -> Outcome {
-    let mut places = Places::new();
-    let done = copy(&args, &mut places).await;
-    places.close().await;
-    done
+    Places::with(async |places| copy(&args, places).await).await
 }
 
 /// Stops the work on SIGINT and SIGTERM; a second SIGINT ends the process.
@@ -181,6 +178,11 @@ async fn copy(args: &Cp, places: &mut Places) -> Outcome {
     let Some((to, sources)) = args.paths.split_last() else {
         return Err(Failure::usage("name a source and a destination"));
     };
+    for argument in &args.paths {
+        if argument.to_str().is_some_and(dhow_client::NfsUrl::is_url) {
+            parse_url(argument)?;
+        }
+    }
     let to = places.get(to).await?;
     let to_meta = found(&to).await?;
     let into = to_meta.as_ref().is_some_and(|m| m.kind == Kind::Dir);

@@ -53,12 +53,11 @@ async fn show(args: &Demo, dir: &Path) -> Outcome {
         return Err(Failure::failed("the server listens nowhere"));
     };
     talk(format!("serving it on {addr}"));
-    let mut places = Places::new();
-    let reports = match places.url(format!("nfs://{addr}/").as_ref()).await {
-        Ok(place) => copies(&place.endpoint, dir).await,
-        Err(e) => Err(e),
-    };
-    places.close().await;
+    let reports = Places::with(async |places| {
+        let place = places.url(format!("nfs://{addr}/").as_ref()).await?;
+        copies(&place.endpoint, dir).await
+    });
+    let reports = reports.await;
     running.shutdown().await;
     drop(state);
     let reports = reports?;

@@ -4,7 +4,7 @@ use crate::cli::{Cat, Ln, Mkdir, Mv, Put, Rm};
 use crate::cp::stop_on_interrupt;
 use crate::exit::{Failure, Outcome, complain};
 use crate::output::{Bar, json_seconds, ops, say, say_json};
-use crate::place::{Place, Places};
+use crate::place::{Place, Places, check_urls};
 use crate::words::{bytes, rate, seconds};
 use dhow_copy::{
     Cancel, Choice, Endpoint, Error, ErrorKind, Kind, Known, Local, Method, Options, Progress, SetMeta, Sync, Synced,
@@ -54,7 +54,11 @@ impl Tally {
 
 /// `dhow cat`.
 pub async fn cat(args: Cat) -> Outcome {
-    let mut places = Places::new();
+    check_urls(&args.urls)?;
+    Places::with(async |places| cat_in(&args, places).await).await
+}
+
+async fn cat_in(args: &Cat, places: &mut Places) -> Outcome {
     let mut tally = Tally::default();
     let mut total = 0;
     let start = Instant::now();
@@ -70,7 +74,6 @@ pub async fn cat(args: Cat) -> Outcome {
         };
         tally.add(place.shown(), done.await);
     }
-    places.close().await;
     if args.json {
         eprintln!("{}", json!({"bytes": total, "seconds": json_seconds(start.elapsed())}));
     }
@@ -79,12 +82,15 @@ pub async fn cat(args: Cat) -> Outcome {
 
 /// `dhow put`.
 pub async fn put(args: Put) -> Outcome {
+    Places::with(async |places| put_in(&args, places).await).await
+}
+
+async fn put_in(args: &Put, places: &mut Places) -> Outcome {
     let (from, to) = match args.paths.as_slice() {
         [to] => (OsString::from("-"), to),
         [from, to] => (from.clone(), to),
         _ => return Err(Failure::usage("name a file to write")),
     };
-    let mut places = Places::new();
     let to = places.url(to).await?;
     if to.is_dir {
         return Err(Failure::usage(format!("{}: name a file, not a directory", to.shown())));
@@ -93,9 +99,8 @@ pub async fn put(args: Put) -> Outcome {
     let before = to.endpoint.calls();
     let start = Instant::now();
     let done =
-        if from == "-" { put_stream(&args, &to, &cancel).await } else { put_file(&args, &from, &to, cancel).await };
+        if from == "-" { put_stream(args, &to, &cancel).await } else { put_file(args, &from, &to, cancel).await };
     let (elapsed, calls) = (start.elapsed(), to.endpoint.calls().since(&before));
-    places.close().await;
     let n = done?;
     if args.json {
         say_json(&json!({
@@ -159,7 +164,11 @@ async fn put_stream(args: &Put, to: &Place, cancel: &Cancel) -> dhow_copy::Resul
 
 /// `dhow mkdir`.
 pub async fn mkdir(args: Mkdir) -> Outcome {
-    let mut places = Places::new();
+    check_urls(&args.urls)?;
+    Places::with(async |places| mkdir_in(&args, places).await).await
+}
+
+async fn mkdir_in(args: &Mkdir, places: &mut Places) -> Outcome {
     let mut tally = Tally::default();
     let mode = args.mode.unwrap_or(0o777 & !dhow_copy::umask());
     for url in &args.urls {
@@ -167,23 +176,26 @@ pub async fn mkdir(args: Mkdir) -> Outcome {
         let made = if args.parents {
             dhow_copy::make_dirs(&*place.endpoint, &place.path, mode).await.map(drop)
         } else {
-            place.endpoint.make_dir(&place.path, mode).await
+            place.endpoint.make_dir(&place.path, mode).await.map(drop)
         };
         tally.add(place.shown(), made);
     }
-    places.close().await;
     tally.end("made", args.json)
 }
 
 /// `dhow rm`.
 pub async fn rm(args: Rm) -> Outcome {
-    let mut places = Places::new();
+    check_urls(&args.urls)?;
+    Places::with(async |places| rm_in(&args, places).await).await
+}
+
+async fn rm_in(args: &Rm, places: &mut Places) -> Outcome {
     let mut tally = Tally::default();
     let cancel = stop_on_interrupt();
     let mut objects = 0;
     for url in &args.urls {
         let place = places.url(url).await?;
-        match remove(&place, &args, &cancel, &mut tally).await {
+        match remove(&place, args, &cancel, &mut tally).await {
             Ok(n) => {
                 objects += n;
                 if n > 0 {
@@ -194,7 +206,6 @@ pub async fn rm(args: Rm) -> Outcome {
             Err(e) => tally.add(place.shown(), Err(e)),
         }
     }
-    places.close().await;
     tracing::debug!(objects, "removed");
     tally.end("removed", args.json)
 }
@@ -232,10 +243,14 @@ async fn remove(place: &Place, args: &Rm, cancel: &Cancel, tally: &mut Tally) ->
 
 /// `dhow mv`.
 pub async fn mv(args: Mv) -> Outcome {
+    check_urls(&args.paths)?;
+    Places::with(async |places| mv_in(&args, places).await).await
+}
+
+async fn mv_in(args: &Mv, places: &mut Places) -> Outcome {
     let Some((to, sources)) = args.paths.split_last() else {
         return Err(Failure::usage("name a source and a new name"));
     };
-    let mut places = Places::new();
     let mut tally = Tally::default();
     let to = places.url(to).await?;
     let into = match to.endpoint.stat_followed(&to.path).await {
@@ -264,7 +279,6 @@ pub async fn mv(args: Mv) -> Outcome {
         };
         tally.add(from.shown(), moved.await);
     }
-    places.close().await;
     tally.end("moved", args.json)
 }
 
@@ -281,10 +295,13 @@ static LINKS: AtomicU64 = AtomicU64::new(0);
 
 /// `dhow ln`.
 pub async fn ln(args: Ln) -> Outcome {
+    Places::with(async |places| ln_in(&args, places).await).await
+}
+
+async fn ln_in(args: &Ln, places: &mut Places) -> Outcome {
     let [target, link] = args.paths.as_slice() else {
         return Err(Failure::usage("name a target and a link"));
     };
-    let mut places = Places::new();
     let mut tally = Tally::default();
     let mut link = places.url(link).await?;
     let existing = if args.symbolic { None } else { Some(places.url(target).await?) };
@@ -325,6 +342,5 @@ pub async fn ln(args: Ln) -> Outcome {
     };
     let made = made.await;
     tally.add(link.shown(), made);
-    places.close().await;
     tally.end("made", args.json)
 }

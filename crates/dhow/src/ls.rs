@@ -3,7 +3,7 @@
 use crate::cli::{Ls, Stat};
 use crate::exit::{Code, Failure, Outcome, complain};
 use crate::output::{printable, say, say_json};
-use crate::place::{Place, Places};
+use crate::place::{Place, Places, check_urls};
 use crate::words::{date, short_bytes};
 use dhow_copy::{ErrorKind, Kind, Meta, Time};
 use serde_json::{Value, json};
@@ -14,8 +14,12 @@ use std::path::{Path, PathBuf};
 
 /// `dhow ls`.
 pub async fn ls(args: Ls) -> Outcome {
-    let mut places = Places::new();
-    let mut lister = Lister { args: &args, json: Vec::new(), failures: 0, unreachable: false, printed: false };
+    check_urls(&args.urls)?;
+    Places::with(async |places| ls_in(&args, places).await).await
+}
+
+async fn ls_in(args: &Ls, places: &mut Places) -> Outcome {
+    let mut lister = Lister { args, json: Vec::new(), failures: 0, unreachable: false, printed: false };
     let many = args.urls.len() > 1 || args.recursive;
     for url in &args.urls {
         let place = places.url(url).await?;
@@ -33,7 +37,6 @@ pub async fn ls(args: Ls) -> Outcome {
             Err(e) => lister.failed(&e),
         }
     }
-    places.close().await;
     if args.json {
         say_json(&json!({"entries": lister.json}));
     }
@@ -232,7 +235,11 @@ fn describe(place: &str, name: &[u8], meta: &Meta, target: Option<&[u8]>) -> Val
 
 /// `dhow stat`.
 pub async fn stat(args: Stat) -> Outcome {
-    let mut places = Places::new();
+    check_urls(&args.urls)?;
+    Places::with(async |places| stat_in(&args, places).await).await
+}
+
+async fn stat_in(args: &Stat, places: &mut Places) -> Outcome {
     let (mut all, mut failures, mut unreachable) = (Vec::new(), 0, false);
     for url in &args.urls {
         let place = places.url(url).await?;
@@ -263,7 +270,6 @@ pub async fn stat(args: Stat) -> Outcome {
             }
         }
     }
-    places.close().await;
     if args.json {
         say_json(&json!({"entries": all}));
     }

@@ -3,7 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use dhow_client::NfsUrl;
 use dhow_copy::{Endpoint, Local, NfsEndpoint};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,9 +42,15 @@ pub struct Places {
 }
 
 impl Places {
-    /// None yet.
-    pub fn new() -> Self {
-        Self { local: Arc::new(Local::new()), servers: Vec::new() }
+    /// Does `work` and ends the sessions that it began, however it went.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub async fn with<T>(work: impl AsyncFnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
+        let mut places = Self { local: Arc::new(Local::new()), servers: Vec::new() };
+        let done = work(&mut places).await;
+        places.close().await;
+        done
     }
 
     /// The place that an argument names, a URL or a local path; connects to the server when it is the first time.
@@ -102,8 +108,7 @@ impl Places {
         Ok((place, endpoint))
     }
 
-    /// Ends the sessions.
-    pub async fn close(self) {
+    async fn close(self) {
         let mut closed: Vec<Arc<NfsEndpoint>> = Vec::new();
         for (_, server) in self.servers {
             if !closed.iter().any(|c| Arc::ptr_eq(c, &server)) {
@@ -112,6 +117,14 @@ impl Places {
             }
         }
     }
+}
+
+/// Insists that all of `arguments` are URLs, before anything is done to one of them.
+///
+/// # Errors
+/// As [`parse_url`].
+pub fn check_urls(arguments: &[OsString]) -> Outcome {
+    arguments.iter().try_for_each(|a| parse_url(a).map(drop))
 }
 
 /// Reads a URL.

@@ -79,11 +79,11 @@ pub async fn run(args: Probe) -> Outcome {
             format!("{}: speaks NFSv4 minor versions {:?} only; 1 or 2 is needed", url.authority(), versions.minors);
         return Err(Failure { code: crate::exit::Code::Unreachable, message: words });
     }
-    let mut places = Places::new();
-    let (place, endpoint) = places.server(&args.url).await?;
-    let report = Report::gather(&args, &place, &endpoint, versions).await;
-    places.close().await;
-    let report = report?;
+    let report = Places::with(async |places| {
+        let (place, endpoint) = places.server(&args.url).await?;
+        Report::gather(&args, &place, &endpoint, versions).await
+    });
+    let report = report.await?;
     if args.json {
         say_json(&report.json());
     } else {

@@ -119,6 +119,7 @@ pub const KEYS: &[Key] = &[
     number!("limits.clients", state.clients, 1..=10_000_000),
     number!("limits.unconfirmed_clients", state.unconfirmed_clients, 1..=10_000_000),
     number!("limits.sessions_per_client", state.sessions_per_client, 1..=65_536),
+    number!("limits.sessions", state.sessions, 1..=10_000_000),
     number!("limits.connections_per_session", state.conns_per_session, 1..=65_536),
     number!("limits.slots_per_session", state.slots_per_session, 1..=2048),
     number!("limits.slots_min", state.slots_min, 1..=2048),
@@ -127,8 +128,10 @@ pub const KEYS: &[Key] = &[
     number!("limits.operations_per_compound", state.max_ops, 16..=4096),
     number!("limits.callback_slots", state.callback_slots, 1..=1024),
     number!("limits.opens_per_client", state.opens_per_client, 1..=100_000_000),
+    number!("limits.opens", state.opens, 1..=100_000_000),
     number!("limits.lock_owners_per_open", state.lock_owners_per_open, 1..=100_000_000),
     number!("limits.locks_per_file", state.locks_per_file, 1..=100_000_000),
+    number!("limits.locks_per_client", state.locks_per_client, 1..=100_000_000),
 ];
 
 #[cfg(test)]

@@ -98,13 +98,11 @@ impl Site {
 
 /// Runs the command.
 pub async fn run(args: BenchCopy) -> Outcome {
-    let mut places = Places::new();
-    let done = match &args.server {
-        Some(url) => against(&args, url, &mut places).await,
-        None => with_child(&args, &mut places).await,
-    };
-    places.close().await;
-    done
+    Places::with(async |places| match &args.server {
+        Some(url) => against(&args, url, places).await,
+        None => with_child(&args, places).await,
+    })
+    .await
 }
 
 /// Starts servers in processes of their own: one that makes copies durable, one that leaves that to clients.

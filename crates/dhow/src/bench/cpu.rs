@@ -53,36 +53,50 @@ async fn measure(args: &BenchCpu, dir: &Path) -> Outcome {
     let server = server_on(dir, &files, "auto").await?;
     let sender = bare(files.join("source"), false, total).await?;
     let receiver = bare(files.join("bare"), true, total).await?;
-    let mut places = Places::new();
-    let endpoint = places.url(format!("nfs://{}/", server.addr).as_ref()).await?.endpoint;
+    let url = format!("nfs://{}/", server.addr);
+    let rows = Places::with(async |places| {
+        let endpoint = places.url(url.as_ref()).await?.endpoint;
+        turns(args, &*endpoint, total, &server, &sender, &receiver).await
+    });
+    let rows = rows.await;
+    let memory = server.resident();
+    server.stop().await;
+    sender.stop().await;
+    receiver.stop().await;
+    report(args, &rows?, total, memory, &data::filesystem(&files));
+    Ok(())
+}
+
+async fn turns(
+    args: &BenchCpu,
+    endpoint: &dyn Endpoint,
+    total: u64,
+    server: &Server,
+    sender: &Server,
+    receiver: &Server,
+) -> Outcome<[Row; 4]> {
     let new = |name, bare| Row { name, bare, cpu: Vec::new(), seconds: Vec::new() };
     let mut rows = [new("read", false), new("read", true), new("write", false), new("write", true)];
     for _ in 0..args.runs {
         for row in &mut rows {
             let measured = match (row.name, row.bare) {
-                (_, false) => &server,
-                ("read", true) => &sender,
-                _ => &receiver,
+                (_, false) => server,
+                ("read", true) => sender,
+                _ => receiver,
             };
             let before = measured.cpu_seconds();
             let start = Instant::now();
             match (row.name, row.bare) {
-                ("read", false) => read(&*endpoint, total).await?,
-                ("read", true) => drain(&sender, total).await?,
-                (_, false) => write(&*endpoint, total).await?,
-                (_, true) => pour(&receiver, total).await?,
+                ("read", false) => read(endpoint, total).await?,
+                ("read", true) => drain(sender, total).await?,
+                (_, false) => write(endpoint, total).await?,
+                (_, true) => pour(receiver, total).await?,
             }
             row.seconds.push(start.elapsed());
             row.cpu.push(measured.cpu_seconds() - before);
         }
     }
-    let memory = server.resident();
-    places.close().await;
-    server.stop().await;
-    sender.stop().await;
-    receiver.stop().await;
-    report(args, &rows, total, memory, &data::filesystem(dir));
-    Ok(())
+    Ok(rows)
 }
 
 fn report(args: &BenchCpu, rows: &[Row], total: u64, memory: u64, filesystem: &str) {

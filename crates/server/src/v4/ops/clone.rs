@@ -27,8 +27,8 @@ pub(crate) async fn run(cx: &OpCx, args: &CloneArgs) -> OpResult<()> {
     }
     let len = if args.count == 0 { size - args.src_offset } else { args.count };
     let block = u64::from(caps.clone_block.max(1));
-    let whole_blocks = len % block == 0 || args.src_offset + len == size;
-    if args.src_offset % block != 0 || args.dst_offset % block != 0 || !whole_blocks {
+    let whole_blocks = len.is_multiple_of(block) || args.src_offset + len == size;
+    if !args.src_offset.is_multiple_of(block) || !args.dst_offset.is_multiple_of(block) || !whole_blocks {
         return Err(Status::INVAL);
     }
     let dst_end = args.dst_offset.checked_add(len).ok_or(Status::INVAL)?;

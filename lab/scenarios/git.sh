@@ -1,6 +1,6 @@
 #!/bin/bash
 # title: git works on the mount
-# timeout: 150
+# timeout: 300
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: fcntl locks between two clients
 # runs: 4.1 4.2
-# timeout: 150
+# timeout: 200
 . /share/scenario-lib.sh
 begin
 

@@ -94,6 +94,8 @@ pub struct Client {
     /// Some session of it had a back channel once.
     pub(crate) had_back: AtomicBool,
     pub(crate) opens: AtomicUsize,
+    /// Ranges it has locked, and its lock states.
+    pub(crate) locks: AtomicUsize,
     pub(crate) copies: AtomicUsize,
     /// Opens of this client, for the retire. Leaf lock: taken while a stripe is held.
     pub(crate) states: Mutex<HashSet<StateKey>>,
@@ -121,6 +123,7 @@ impl Client {
             back_conns: AtomicU32::new(0),
             had_back: AtomicBool::new(false),
             opens: AtomicUsize::new(0),
+            locks: AtomicUsize::new(0),
             copies: AtomicUsize::new(0),
             states: Mutex::new(HashSet::new()),
         };
@@ -203,6 +206,15 @@ impl Client {
 
     pub(crate) fn kill(&self, now: Time) -> bool {
         self.lease.kill(now, true)
+    }
+
+    /// Counts ranges and lock states that came and went.
+    pub(crate) fn count_locks(&self, before: usize, after: usize) {
+        if after >= before {
+            self.locks.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.locks.fetch_sub(before - after, Ordering::Relaxed);
+        }
     }
 
     /// Whether it holds anything that matters to others: opens (locks need one) or copies.

@@ -349,7 +349,9 @@ impl<T: Clone + Send> State<T> {
         if args.flags & !known != 0 {
             return Err(Status::INVAL);
         }
-        if r.sessions.len() >= self.limits.sessions_per_client {
+        if r.sessions.len() >= self.limits.sessions_per_client
+            || self.session_count.load(Ordering::Relaxed) >= self.limits.sessions
+        {
             self.hits.sessions.add();
             return Err(Status::NOSPC);
         }

@@ -170,14 +170,16 @@ impl<T: Clone> Stripe<T> {
         Err(courtesy.map_or(Refused::Status(Status::DELAY), Refused::Courtesy))
     }
 
-    /// Takes an open out of the tables, with its lock states; what the server must do about it comes out.
-    pub(crate) fn remove_open(&mut self, key: &StateKey, effects: &mut Effects<T>) {
-        let Some(open) = self.opens.remove(key) else { return };
+    /// Takes an open out of the tables, with its lock states; what the server must do about it comes out. Whether it was
+    /// there.
+    pub(crate) fn remove_open(&mut self, key: &StateKey, effects: &mut Effects<T>) -> bool {
+        let Some(open) = self.opens.remove(key) else { return false };
         open.client.states.lock().remove(key);
         open.client.opens.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
         let mut gone: SmallVec<[OwnerKey; 1]> = SmallVec::new();
         for l in &open.lock_states {
             if let Some(l) = self.locks.remove(l) {
+                open.client.count_locks(1, 0);
                 gone.push(l.owner);
             }
         }
@@ -188,15 +190,19 @@ impl<T: Clone> Stripe<T> {
         }
         for lock_owner in gone {
             // The same lock-owner may hold its locks through another open too (RFC 8881 9.5); then they stay.
-            if !self.owner_has_state(&open.file, &lock_owner)
-                && let Some(f) = self.files.get_mut(&open.file)
-                && f.locks.release(&lock_owner)
-            {
+            if self.owner_has_state(&open.file, &lock_owner) {
+                continue;
+            }
+            let Some(f) = self.files.get_mut(&open.file) else { continue };
+            let before = f.locks.len();
+            if f.locks.release(&lock_owner) {
+                open.client.count_locks(before, f.locks.len());
                 effects.push(Effect::Unlock { file: open.file.clone(), open: open.token.clone(), owner: lock_owner });
             }
         }
         effects.push(Effect::Close(open.token));
         self.drop_if_idle(&open.file);
+        true
     }
 
     fn owner_has_state(&self, file: &FileKey, lock_owner: &OwnerKey) -> bool {

@@ -18,6 +18,8 @@ pub struct Limits {
     pub unconfirmed_clients: usize,
     /// Sessions of one client.
     pub sessions_per_client: usize,
+    /// Sessions of all clients.
+    pub sessions: usize,
     /// Slots of one session, at most 2048 are useful.
     pub slots_per_session: u32,
     /// Slots granted at least, however scarce memory for replies is.
@@ -39,10 +41,14 @@ pub struct Limits {
     pub callback_slots: u32,
     /// Opens of one client.
     pub opens_per_client: usize,
+    /// Opens of all clients.
+    pub opens: usize,
     /// Lock-owner states of one open.
     pub lock_owners_per_open: usize,
     /// Byte ranges locked on one file.
     pub locks_per_file: usize,
+    /// Byte ranges and lock-owner states of one client, together.
+    pub locks_per_client: usize,
     /// Asynchronous copies of one client that run at once.
     pub copies_per_client: usize,
     /// Asynchronous copies of all clients that run at once.
@@ -62,6 +68,7 @@ impl Default for Limits {
             clients: 16_384,
             unconfirmed_clients: 1024,
             sessions_per_client: 64,
+            sessions: 65_536,
             slots_per_session: 2048,
             slots_min: 16,
             max_request: 1024 * 1024 + 4096,
@@ -71,9 +78,11 @@ impl Default for Limits {
             max_ops: 128,
             conns_per_session: 64,
             callback_slots: 16,
-            opens_per_client: 1_000_000,
+            opens_per_client: 200_000,
+            opens: 1_000_000,
             lock_owners_per_open: 4096,
             locks_per_file: 16_384,
+            locks_per_client: 200_000,
             copies_per_client: 16,
             copies: 64,
             finished_copies_per_client: 64,
@@ -105,15 +114,15 @@ pub struct LimitHits {
     pub clients: HitCount,
     /// [`Limits::unconfirmed_clients`]: the oldest made room.
     pub unconfirmed_clients: HitCount,
-    /// [`Limits::sessions_per_client`]: CREATE_SESSION answered NOSPC.
+    /// [`Limits::sessions_per_client`] or [`Limits::sessions`]: CREATE_SESSION answered NOSPC.
     pub sessions: HitCount,
     /// [`Limits::slots_per_session`] or [`Limits::cached_bytes`]: fewer slots were granted than asked for.
     pub slots: HitCount,
-    /// [`Limits::opens_per_client`]: OPEN answered SERVERFAULT.
+    /// [`Limits::opens_per_client`] (OPEN answered SERVERFAULT) or [`Limits::opens`] (DELAY).
     pub opens: HitCount,
     /// [`Limits::lock_owners_per_open`]: LOCK answered SERVERFAULT.
     pub lock_owners: HitCount,
-    /// [`Limits::locks_per_file`]: LOCK or LOCKU answered SERVERFAULT.
+    /// [`Limits::locks_per_file`] or [`Limits::locks_per_client`]: LOCK or LOCKU answered SERVERFAULT.
     pub locks: HitCount,
     /// [`Limits::copies`] or [`Limits::copies_per_client`]: a copy was not made asynchronous.
     pub copies: HitCount,

@@ -13,6 +13,7 @@ use crate::open::Claim;
 use crate::types::*;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Who locks.
 #[derive(Clone, Debug)]
@@ -99,19 +100,23 @@ impl<T: Clone + Send> LockPlan<'_, T> {
             return Err(Status::DEADSESSION);
         }
         let open = stripe.opens.get_mut(&self.open).filter(|o| !o.closing).ok_or(Status::BAD_STATEID)?;
+        let client = open.client.clone();
         let known =
             open.lock_states.iter().copied().find(|k| stripe.locks.get(k).is_some_and(|l| l.owner == self.owner));
         let key = known.unwrap_or_else(|| {
             let key = self.state.ids.state(Kind::Lock, self.open.stripe);
             open.lock_states.push(key);
             stripe.locks.insert(key, LockState { open: self.open, owner: self.owner.clone(), seqid: 0 });
+            client.count_locks(0, 1);
             key
         });
         let state = stripe.locks.get_mut(&key).ok_or(Status::SERVERFAULT)?;
         state.seqid = next_seqid(state.seqid);
         let stateid = key.stateid(state.seqid);
         if let Some(f) = stripe.files.get_mut(&self.file) {
+            let before = f.locks.len();
             f.locks.lock(&self.owner, self.range, self.kind);
+            client.count_locks(before, f.locks.len());
         }
         Ok(stateid)
     }
@@ -161,8 +166,11 @@ impl<T: Clone + Send> UnlockPlan<'_, T> {
         let state = stripe.locks.get_mut(&self.key).ok_or(Status::BAD_STATEID)?;
         state.seqid = next_seqid(state.seqid);
         let stateid = self.key.stateid(state.seqid);
-        if let Some(f) = stripe.files.get_mut(&self.file) {
+        let client = stripe.opens.get(&state.open).map(|o| o.client.clone());
+        if let (Some(f), Some(client)) = (stripe.files.get_mut(&self.file), client) {
+            let before = f.locks.len();
             f.locks.unlock(&self.owner, self.range);
+            client.count_locks(before, f.locks.len());
         }
         Ok(stateid)
     }
@@ -212,6 +220,11 @@ impl<T: Clone + Send> State<T> {
         if !open.access.contains(needs) {
             return Err(Status::OPENMODE.into());
         }
+        // A lock splits one range in three at most, and may need a lock state.
+        if client.locks.load(Ordering::Relaxed) + 3 > self.limits.locks_per_client {
+            self.hits.locks.add();
+            return Err(Status::SERVERFAULT.into());
+        }
         let token = open.token.clone();
         let has_state = open.lock_states.iter().any(|k| stripe.locks.get(k).is_some_and(|l| l.owner == owner));
         if !has_state && open.lock_states.len() >= self.limits.lock_owners_per_open {
@@ -221,7 +234,6 @@ impl<T: Clone + Send> State<T> {
         let id = stripe.next;
         stripe.next += 1;
         let file = stripe.file_mut(req.file);
-        // A lock splits one range in three at most.
         if file.locks.len() + file.pending.len() + 2 > self.limits.locks_per_file {
             self.hits.locks.add();
             return Err(Status::SERVERFAULT.into());

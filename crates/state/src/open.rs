@@ -144,6 +144,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
             states.insert(key);
         }
         self.client.opens.fetch_add(1, Ordering::SeqCst);
+        self.state.opens.fetch_add(1, Ordering::Relaxed);
         let open = Open {
             file: self.file.clone(),
             client: self.client.clone(),
@@ -277,7 +278,8 @@ impl<T: Clone + Send> ClosePlan<'_, T> {
     pub fn commit(mut self) -> Effects<T> {
         self.done = true;
         let mut effects = Vec::new();
-        self.state.stripe(&self.file).lock().remove_open(&self.key, &mut effects);
+        let removed = self.state.stripe(&self.file).lock().remove_open(&self.key, &mut effects);
+        self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
         effects
     }
 }
@@ -313,6 +315,12 @@ impl<T: Clone + Send> State<T> {
         if client.opens.load(Ordering::Relaxed) >= self.limits.opens_per_client {
             self.hits.opens.add();
             return Err(Status::SERVERFAULT.into());
+        }
+        if self.opens.load(Ordering::Relaxed) >= self.limits.opens {
+            // Clients whose lease has ended make room.
+            self.pressed.store(true, Ordering::Relaxed);
+            self.hits.opens.add();
+            return Err(Status::DELAY.into());
         }
         if client.is_dying() {
             return Err(Status::DEADSESSION.into());

@@ -59,7 +59,8 @@ impl<T: Clone + Send> Retire<'_, T> {
         let mut effects = Vec::new();
         for key in self.keys() {
             if let Some(stripe) = self.state.stripe_of(&key) {
-                stripe.lock().remove_open(&key, &mut effects);
+                let removed = stripe.lock().remove_open(&key, &mut effects);
+                self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
             }
         }
         self.state.forget_copies(&self.client);

@@ -24,12 +24,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Budget(AtomicU64);
 
+/// What a slot may come to hold: the largest cached reply, and what a slot takes by itself.
+fn slot_cost(max_cached: u32) -> u64 {
+    u64::from(max_cached) + 256
+}
+
 impl Budget {
     /// How many slots of `each` bytes a session that asks for `wanted` gets: an eighth of what is left at most, but
     /// never less than the smaller of what it wants and `min`.
     pub(crate) fn slots(&self, wanted: u32, each: u32, limits: &Limits) -> u32 {
         let left = limits.cached_bytes.saturating_sub(self.0.load(Ordering::Relaxed));
-        let fair = u32::try_from(left / 8 / u64::from(each.max(1))).unwrap_or(u32::MAX);
+        let fair = u32::try_from(left / 8 / slot_cost(each)).unwrap_or(u32::MAX);
         wanted.min(limits.slots_per_session).min(fair.max(limits.slots_min)).max(1)
     }
 
@@ -86,7 +91,7 @@ impl Session {
         back: BackChannel,
         budget: Arc<Budget>,
     ) -> Self {
-        let promised = u64::from(fore.max_requests) * u64::from(fore.max_response_size_cached);
+        let promised = u64::from(fore.max_requests) * slot_cost(fore.max_response_size_cached);
         budget.add(promised);
         let slots = SlotTable::new(fore.max_requests);
         let inner = Inner { dead: false, slots, wanted, conns: SmallVec::new(), back, promised };
@@ -127,7 +132,7 @@ impl Session {
     }
 
     fn rebudget(&self, inner: &mut Inner) {
-        let now = u64::from(inner.slots.highest() + 1) * u64::from(self.fore.max_response_size_cached);
+        let now = u64::from(inner.slots.highest() + 1) * slot_cost(self.fore.max_response_size_cached);
         if now > inner.promised {
             self.budget.add(now - inner.promised);
         } else {

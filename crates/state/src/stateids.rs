@@ -53,6 +53,7 @@ impl<T: Clone + Send> State<T> {
         if stripe.files.get(&open.file).is_some_and(|f| f.locks.has(&l.owner)) {
             return Err(Status::LOCKS_HELD);
         }
+        open.client.count_locks(1, 0);
         open.lock_states.retain(|k| *k != key);
         stripe.locks.remove(&key);
         Ok(())

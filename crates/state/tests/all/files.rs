@@ -176,3 +176,24 @@ fn opens_are_bounded() {
     assert_eq!(s.limit_hits().opens.count(), 1);
     assert!(C::new(&s, "d", t(0)).open("more", "o", R, N, t(0)).is_ok(), "others are not concerned");
 }
+
+#[test]
+fn opens_of_all_are_bounded_and_ended_leases_make_room() {
+    let s = server_with(Limits { opens: 3, ..limits() }, &[]);
+    let (a, mut b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    for i in 0..3 {
+        a.open(&format!("f{i}"), "o", R, N, t(0)).unwrap();
+    }
+    b.renew(t(80)).unwrap();
+    assert_eq!(b.open("more", "o", R, N, t(100)).unwrap_err(), Status::DELAY.into());
+    for e in s.tick(t(100)) {
+        let Effect::Retire(id) = e else { panic!() };
+        assert_eq!(id, a.id);
+        assert_eq!(retire(&s, id, t(100)).unwrap().0.len(), 3);
+    }
+    let sid = b.open("more", "o", R, N, t(100)).unwrap();
+    for _ in 0..5 {
+        b.close("more", &sid).ok();
+        assert!(b.open("more", "o", R, N, t(100)).is_ok());
+    }
+}

@@ -195,3 +195,38 @@ fn locks_of_a_file_are_bounded() {
     }
     assert_eq!(c.lock("f", new(&open, &o), range(100, 100), Write, t(0)).unwrap_err(), Status::SERVERFAULT.into());
 }
+
+#[test]
+fn locks_of_a_client_are_bounded_and_counted_exactly() {
+    let s = server_with(Limits { locks_per_client: 20, ..limits() }, &[]);
+    let c = C::new(&s, "c", t(0));
+    let o = bytes("l");
+    let fill = |f: &str| {
+        let open = c.open(f, "o", Share::BOTH, Share::NONE, t(0)).unwrap();
+        let mut n = 0;
+        while c.lock(f, new(&open, &o), range(n * 2, n * 2), Write, t(0)).is_ok() {
+            n += 1;
+            assert!(n <= 20);
+        }
+        (open, n)
+    };
+    let (a, n) = fill("a");
+    assert!(n > 10);
+    let (b, none) = fill("b");
+    assert_eq!(none, 0, "all files count together");
+    c.close("a", &a).unwrap();
+    c.close("b", &b).unwrap();
+    for _ in 0..5 {
+        // Freed by close, by unlock, by free: what was taken comes back.
+        let (open, m) = fill("b");
+        assert_eq!(m, n);
+        c.close("b", &open).unwrap();
+    }
+    let open = c.open("b", "o", Share::BOTH, Share::NONE, t(0)).unwrap();
+    for _ in 0..50 {
+        let l = c.lock("b", new(&open, &o), range(0, 9), Write, t(0)).unwrap();
+        let l = c.unlock("b", &l, range(3, 5)).unwrap();
+        let l = c.unlock("b", &l, range(0, 9)).unwrap();
+        s.free_stateid(&c.me, &l).unwrap();
+    }
+}

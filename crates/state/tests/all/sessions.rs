@@ -193,7 +193,7 @@ fn backchannel_ctl_changes_the_program() {
 #[test]
 fn a_session_that_got_less_than_it_wanted_grows_by_use() {
     // RFC 8881 2.10.6.1; capability: slots up to 2048.
-    let small = Limits { cached_bytes: 8 * 64 * 4096, slots_min: 4, ..limits() };
+    let small = Limits { cached_bytes: 8 * 64 * (4096 + 256), slots_min: 4, ..limits() };
     let s = server_with(small, &[]);
     let e = s.exchange_id(&exchange("c", 1, 0), t(0)).unwrap();
     let args = CreateSessionArgs { fore_chan: channel(1024), ..session_args(e.client, 1) };
@@ -214,7 +214,7 @@ fn a_session_that_got_less_than_it_wanted_grows_by_use() {
         target = ok.target_highest_slot_id;
         token.complete(reply(""), t(0));
     }
-    assert!(s.counts().reply_cache_promised <= 8 * 64 * 4096);
+    assert!(s.counts().reply_cache_promised <= 8 * 64 * (4096 + 256));
 }
 
 #[test]
@@ -229,6 +229,11 @@ fn many_sessions_share_the_reply_memory() {
         last = slots;
     }
     assert_eq!(last, 2);
+    // A client that wants no replies kept gets no slots for nothing either.
+    let other = s.exchange_id(&exchange("d", 1, 0), t(0)).unwrap();
+    let fore = dhow_proto::v4::ops::ChannelAttrs { max_response_size_cached: 0, ..channel(2048) };
+    let args = CreateSessionArgs { fore_chan: fore, ..session_args(other.client, 1) };
+    assert!(s.create_session(ConnId(1), 1, &args, &who(0), t(0)).unwrap().ok.fore_chan.max_requests < 2048);
     let args = session_args(e.client, 65);
     assert_eq!(s.create_session(ConnId(1), 1, &args, &who(0), t(0)).unwrap_err(), Status::NOSPC);
 }

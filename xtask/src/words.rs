@@ -12,7 +12,7 @@ use crate::source;
 const CODE: [&str; 4] = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
 
 /// First folders of absolute paths that exist on one person's machine only.
-const FOLDERS: [&str; 3] = ["work", "root", "home"];
+const FOLDERS: [&str; 2] = ["work", "root"];
 
 /// A source file longer than this wants a module split off (noted, not refused).
 const LONG: usize = 900;

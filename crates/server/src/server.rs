@@ -79,8 +79,10 @@ impl Server {
         let shared = Arc::new(ServerShared::new(limits, copy, identity, exports, state, store, hook));
         let limit = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut listeners = Vec::with_capacity(listen.len());
-        for addr in listen {
-            let options = ListenOptions { max_connections, ..ListenOptions::default() };
+        for &addr in &listen {
+            // `[::]` takes IPv4 clients too, unless IPv4 has a listener of its own on that port.
+            let v6_only = listen.iter().any(|other| other.is_ipv4() && other.port() == addr.port());
+            let options = ListenOptions { max_connections, v6_only, ..ListenOptions::default() };
             let listener = Listener::bind(addr, &options, Arc::clone(&limit), Arc::clone(&shared.net))
                 .map_err(|source| StartError::Listen { addr, source })?;
             listeners.push(listener);

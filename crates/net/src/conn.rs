@@ -16,6 +16,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
+/// Messages of up to this size may wait a moment for others to share a system call with, bytes. Larger ones are better
+/// copied to the socket by the threads that made them.
+pub const SHARED_BELOW: usize = 16 << 10;
+
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 
@@ -147,25 +151,31 @@ impl Connection {
         self.0.writer.send_soon(segments, charge);
     }
 
-    /// Sends a call, at once, and returns the future of its reply record. `xid` must be what the message begins
-    /// with. Dropping the future gives the reply up; the call may still be executed.
+    /// Sends a call and returns the future of its reply record: at once, or (a small call on a busy connection) together
+    /// with others that are about to be sent. `xid` must be what the message begins with. Dropping the future gives the reply up; the call may still be executed.
     ///
     /// One who sends many large calls should wait for [`Connection::room`] before each.
     pub fn call(&self, xid: u32, segments: Vec<Bytes>) -> PendingCall {
         let (tx, rx) = oneshot::channel();
         let mut rx = Some(rx);
-        {
+        let busy = {
             use std::collections::hash_map::Entry;
-            match self.0.pending.lock().entry(xid) {
+            let mut pending = self.0.pending.lock();
+            match pending.entry(xid) {
                 Entry::Occupied(_) => rx = None,
                 Entry::Vacant(place) => _ = place.insert(tx),
             }
-        }
+            pending.len() > 1
+        };
         if self.is_closed() {
             // The sweep that goes with closing may have come before the insertion.
             self.0.pending.lock().clear();
         } else if rx.is_some() {
-            self.send(segments, Charge::none());
+            if busy && segments.iter().map(Bytes::len).sum::<usize>() <= SHARED_BELOW {
+                self.send_soon(segments, Charge::none());
+            } else {
+                self.send(segments, Charge::none());
+            }
         }
         PendingCall { conn: self.clone(), xid, rx }
     }

@@ -28,7 +28,7 @@ mod reader;
 mod writer;
 
 pub use budget::{Budget, Charge};
-pub use conn::{CallError, CallHandler, CloseReason, Connection, Driver, NoCalls, PendingCall};
+pub use conn::{CallError, CallHandler, CloseReason, Connection, Driver, NoCalls, PendingCall, SHARED_BELOW};
 pub use listen::{ConnectOptions, ListenOptions, Listener, connect, is_reserved_port, tune};
 pub use metrics::NetMetrics;
 pub use reader::{PayloadFinder, ReadError, Record, RecordReader};

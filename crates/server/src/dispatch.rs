@@ -6,7 +6,7 @@ use crate::metrics::count;
 use crate::shared::ServerShared;
 use crate::v4::compound;
 use bytes::Bytes;
-use dhow_net::Record;
+use dhow_net::{Record, SHARED_BELOW};
 use dhow_proto::NFS_PROGRAM;
 use dhow_proto::v4::{PROC_COMPOUND, PROC_NULL, VERSION};
 use dhow_rpc::{AcceptStat, CallHeader, OpaqueAuth, RPC_VERSION, ReplyBody, ReplyHeader, accepted_reply, denied_reply};
@@ -15,9 +15,6 @@ use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Answers below this size may wait for others, bytes.
-const SHARED_BELOW: usize = 16 << 10;
 
 /// Executes one call and answers it.
 pub(crate) async fn handle(server: Arc<ServerShared>, conn: Arc<ConnCx>, record: Record, held: Held) {
@@ -110,5 +107,20 @@ async fn answer(server: &Arc<ServerShared>, conn: &Arc<ConnCx>, bytes: Bytes) ->
             }
         }
         _ => refuse(stat(AcceptStat::PROC_UNAVAIL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each call's future is moved into a task: a large one costs every call, so what is rare belongs into a box.
+    #[test]
+    fn the_future_of_a_call_is_small() {
+        fn size<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size(handle);
+        assert!(size <= 4096, "{size} bytes");
     }
 }

@@ -347,7 +347,7 @@ async fn a_filesystem_without_clones() {
 // ---- Asynchronous copies
 
 /// A server whose copies become asynchronous at once, and whose first steps are held by the gate.
-async fn slow(change: impl FnOnce(&mut ServerConfig)) -> (Srv, Gate) {
+pub async fn slow(change: impl FnOnce(&mut ServerConfig)) -> (Srv, Gate) {
     let srv = Srv::with(Options::default(), |c| {
         c.copy.sync_budget = Duration::from_millis(20);
         change(c);
@@ -358,7 +358,7 @@ async fn slow(change: impl FnOnce(&mut ServerConfig)) -> (Srv, Gate) {
 }
 
 /// A source of 20 MiB, which takes several steps, and a destination.
-async fn big(srv: &Srv, c: &mut Client) -> (Open, Open) {
+pub async fn big(srv: &Srv, c: &mut Client) -> (Open, Open) {
     let root = c.walk("").await;
     let (src, dst) = (c.create(&root, "src").await, c.create(&root, "dst").await);
     if srv.fs.content_of("src").unwrap().is_empty() {
@@ -374,7 +374,7 @@ fn whole(src: &Open, dst: &Open, synchronous: bool) -> ArgOp {
 }
 
 /// Starts a copy that becomes asynchronous.
-async fn begin(c: &mut Client, src: &Open, dst: &Open) -> Stateid {
+pub async fn begin(c: &mut Client, src: &Open, dst: &Open) -> Stateid {
     let ok = copy(c, &src.fh, &dst.fh, whole(src, dst, false)).await.unwrap();
     assert_eq!(ok.response.count, 0, "the total comes later");
     assert!(!ok.requirements.synchronous && ok.requirements.consecutive);
@@ -403,7 +403,7 @@ async fn poll(c: &mut Client, id: Stateid) -> OffloadStatusOk {
 }
 
 /// The next CB_OFFLOAD, with its CB_SEQUENCE.
-async fn offloaded(c: &mut Client) -> (CallBack, CbSequenceArgs, CbOffloadArgs) {
+pub async fn offloaded(c: &mut Client) -> (CallBack, CbSequenceArgs, CbOffloadArgs) {
     loop {
         let call = c.wire.callback().await;
         if call.header.body.as_ref().is_none_or(|b| b.proc == 0) {

@@ -252,7 +252,7 @@ async fn closed_and_read_only_exports() {
         ExportConfig {
             path: "/far".into(),
             backend: fs.clone(),
-            options: ExportOptions { clients: vec![far.clone()], ..open_to_all() },
+            options: ExportOptions { clients: vec![far], ..open_to_all() },
         },
         ExportConfig {
             path: "/near".into(),

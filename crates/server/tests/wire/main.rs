@@ -1,6 +1,10 @@
 //! The whole server over a raw connection, one module per area.
 
+// A helper outside of a test function is as much a test as the function.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 mod attrs;
+mod backchannel;
 mod chaos;
 mod common;
 mod compound;

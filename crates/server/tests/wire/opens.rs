@@ -417,3 +417,33 @@ async fn owners() {
     owner.client.0 ^= 0xff;
     assert!(open(&mut c, &root, op::open_name(owner, 1, 0, "f")).await.is_ok());
 }
+
+/// Case B11: the retry of an exclusive create finds its file also when the server has restarted in between.
+#[tokio::test]
+async fn exclusive_over_a_restart() {
+    use crate::common::{config, open_to_all, start};
+    use dhow_server::ExportConfig;
+    use dhow_testkit::MemFs;
+    use dhow_testkit::wire::ClientOptions;
+    let fs = MemFs::new();
+    let export = || vec![ExportConfig { path: "/".into(), backend: fs.clone(), options: open_to_all() }];
+    let verifier = Verifier(*b"\x7f\xff\xff\xff\xff\xff\xff\xff");
+    let how = |v| CreateHow::Exclusive41 { verifier: v, attrs: mode(0o640).into() };
+    let (running, addr) = start(config(export())).await;
+    let mut c = Client::connect(addr, ClientOptions::default()).await;
+    let dir = root(&mut c).await;
+    let req = creating(&c, how(verifier), "f");
+    open(&mut c, &dir, req).await.unwrap();
+    running.shutdown().await;
+    fs.crash();
+
+    let (_running, addr) = start(config(export())).await;
+    let mut c = Client::connect(addr, ClientOptions::default()).await;
+    let dir = root(&mut c).await;
+    let req = creating(&c, how(Verifier([1; 8])), "f");
+    assert_eq!(open(&mut c, &dir, req).await.unwrap_err(), Status::EXIST);
+    let req = creating(&c, how(verifier), "f");
+    open(&mut c, &dir, req).await.unwrap();
+    let f = c.walk("f").await;
+    assert_eq!(c.attrs(&f, &[MODE]).await.mode, Some(0o640));
+}

@@ -322,3 +322,16 @@ async fn dawdlers_harm_only_themselves() {
     trickle.abort();
     assert_eq!(srv.fs.content_of("f").unwrap().len(), 1_000_000);
 }
+
+/// Over IPv6 as over IPv4, where the machine has it.
+#[tokio::test]
+async fn ipv6() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
+    let srv = Srv::with(Default::default(), |c| c.listen.push("[::1]:0".parse().unwrap())).await;
+    let addr = *srv.running.addresses().iter().find(|a| a.is_ipv6()).expect("an address of IPv6");
+    let mut c = dhow_testkit::wire::Client::connect(addr, Default::default()).await;
+    c.ok(&[op::root(), op::mkdir("d")]).await;
+    answers(&mut srv.wire().await).await;
+}

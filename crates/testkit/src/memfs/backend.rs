@@ -259,6 +259,9 @@ impl Backend for MemFs {
     async fn create(&self, cx: &Cx, dir: &Handle, name: &Name, how: &CreateHow) -> Result<Created> {
         let mut tree = self.tree.lock();
         let dir = self.ino_of(dir)?;
+        if how.set.size.is_some_and(|s| s > self.options.max_file_size) {
+            return Err(ErrorKind::FileTooBig.into());
+        }
         if let Some(verifier) = how.verifier
             && let Some(&(ino, _)) = tree.dir(dir, &cx.cred, X)?.names.get(name.as_bytes())
         {

@@ -251,7 +251,7 @@ fn attrs_of(set: &SetMeta) -> Attrs {
 fn set_failure(error: &dhow_client::Error, set: &SetMeta, place: String) -> Error {
     let denied = error.is(Status::PERM) || error.is(Status::ACCESS) || error.is(Status::BADOWNER);
     if denied && (set.uid.is_some() || set.gid.is_some()) {
-        let words = "the server does not let this user set the owner; copy without -p, or export with no_root_squash";
+        let words = "the server does not let this user set the owner; use --no-owner, or export with no_root_squash";
         return Error::with(ErrorKind::Permission, place, words);
     }
     failure(error, place)

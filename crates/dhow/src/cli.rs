@@ -106,6 +106,9 @@ pub struct Cp {
     /// Keep mode and times, and the owner when run by root.
     #[arg(short, long)]
     pub preserve: bool,
+    /// With -p or -a, leave the owner alone also when run by root.
+    #[arg(long)]
+    pub no_owner: bool,
     /// Everything: -r, -p and hard links.
     #[arg(short, long)]
     pub archive: bool,

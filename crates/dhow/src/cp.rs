@@ -161,7 +161,7 @@ fn options(args: &Cp, cancel: Cancel) -> Options {
             MethodArg::Readwrite => Choice::Only(Method::ReadWrite),
         },
         preserve: args.preserve || args.archive,
-        owner: dhow_copy::is_superuser(),
+        owner: dhow_copy::is_superuser() && !args.no_owner,
         sync: match (args.sync, args.no_sync) {
             (true, _) => Sync::Yes,
             (_, true) => Sync::No,

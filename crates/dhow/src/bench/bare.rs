@@ -25,6 +25,8 @@ fn serve(args: &Bare) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut offset = 0;
         if args.receive {
+            // A new file each time, as the one written through NFS is.
+            file.set_len(0)?;
             loop {
                 let mut filled = 0;
                 while let Some(rest) = buf.get_mut(filled..).filter(|r| !r.is_empty()) {

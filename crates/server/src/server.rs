@@ -22,6 +22,9 @@ use tokio::task::JoinSet;
 /// How long exports are waited for at the start.
 const WARM_UP: Duration = Duration::from_secs(2);
 
+/// How long an unused receive buffer is kept.
+const BUFFER_IDLE: Duration = Duration::from_secs(60);
+
 /// Bytes of headers around the payload of the largest record accepted.
 const HEADERS: usize = 64 << 10;
 
@@ -100,6 +103,7 @@ impl Server {
             tasks.spawn(accept(listener, shared, stop));
         }
         tasks.spawn(reaper::run(Arc::clone(&shared)));
+        tasks.spawn(give_back_buffers(Arc::clone(&shared)));
         tracing::info!(?addresses, exports = shared.exports.list().len(), "serving");
         Ok(Running { shared, addresses, stop, tasks })
     }
@@ -162,6 +166,14 @@ impl Running {
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+/// Frees receive buffers that nobody has wanted for a while: a quiet server holds none.
+async fn give_back_buffers(shared: Arc<ServerShared>) {
+    loop {
+        tokio::time::sleep(BUFFER_IDLE / 2).await;
+        shared.net.pool.trim(BUFFER_IDLE);
     }
 }
 

@@ -711,6 +711,30 @@ async fn sessions(round: &mut Round, fs: &Fs, url: &NfsUrl) {
             Ok(format!("{} calls, {} sent again, {} connections", counts.calls, counts.resent, counts.connects))
         })
         .await;
+    if let Ok(command) = std::env::var("RESTART") {
+        round
+            .check("server restart", async {
+                let open = OpenOptions::read_write().create(Create::IfMissing, 0o644);
+                let file = fs.open("kept", &open).await?;
+                file.write_all_at(0, Bytes::from_static(b"before"), StableHow::FILE_SYNC).await?;
+                ensure!(file.try_lock(true, 0, 100).await?.is_none(), "lock");
+                let shell = move || std::process::Command::new("sh").args(["-c", &command]).status();
+                let status = tokio::task::spawn_blocking(shell).await??;
+                ensure!(status.success(), "the command failed: {status}");
+                let start = Instant::now();
+                file.write_all_at(0, Bytes::from_static(b"after!"), StableHow::FILE_SYNC).await?;
+                ensure!(file.read_at(0, 10).await?.data == "after!", "content");
+                let took = start.elapsed();
+                let other = connect(url, |_| {}).await?;
+                let theirs = other.fs().open(file.fh(), &OpenOptions::read_write()).await?;
+                ensure!(theirs.try_lock(true, 0, 100).await?.is_some(), "the lock is gone");
+                theirs.close().await?;
+                other.close().await?;
+                file.close().await?;
+                Ok(format!("goes on after {} ms", took.as_millis()))
+            })
+            .await;
+    }
     round
         .check("minor version 1", async {
             let old = connect(url, |c| c.minor_versions = vec![1]).await?;

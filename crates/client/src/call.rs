@@ -1,17 +1,20 @@
 //! A sequenced request from slot to answer: exactly once, whatever happens to connections (RFC 8881 section 2.10.6).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dhow_proto::v4::ops::{CopyRes, SequenceArgs};
 use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, Status};
 use dhow_rpc::Credential;
+use dhow_session::Time;
 use dhow_session::backoff::{Backoff, Policy};
 use dhow_session::call::{Call, SequenceOk, Verdict};
 use dhow_session::classify::{Class, classify};
 use dhow_session::slots::Ticket;
 use dhow_session::status_flags::Actions;
+use tokio::sync::Notify;
 
 use crate::check::{repeatable, reply_fits};
 use crate::counters::{add, rank};
@@ -20,6 +23,8 @@ use crate::{Error, Result, rpc};
 
 /// Sessions one request may outlive before something must be wrong with the server.
 const MOST_SESSIONS: u32 = 16;
+/// Connections that may break over what a server sent while one request was on them; it need not be the one at fault.
+const MOST_BROKEN: u32 = 8;
 /// Times a request may be moved to another slot, or its connection bound again.
 const MOST_MOVES: u32 = 64;
 
@@ -32,6 +37,52 @@ pub(crate) struct Request {
     pub(crate) cred: Option<Arc<Credential>>,
     /// Of the recovery itself: sent in this session though requests wait.
     pub(crate) internal: Option<Arc<Session>>,
+    /// Says when nobody wants the answer any more.
+    pub(crate) caller: Caller,
+}
+
+impl Request {
+    /// Not cached, as the client's own user, of a caller who stays.
+    pub(crate) fn new(ops: Vec<ArgOp>) -> Self {
+        Self { ops, cache: false, cred: None, internal: None, caller: Caller::default() }
+    }
+}
+
+/// Whether a caller is still there. A request that was sent must be followed to its end all the same; one that waits
+/// for a slot or a session need not be: callers that come and give up while a server is away leave nothing behind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller(Arc<(AtomicBool, Notify)>);
+
+impl Caller {
+    /// The caller has gone away.
+    pub(crate) fn leave(&self) {
+        self.0.0.store(true, Ordering::Release);
+        self.0.1.notify_waiters();
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.0.load(Ordering::Acquire)
+    }
+
+    /// Waits until the caller goes away.
+    pub(crate) async fn gone(&self) {
+        loop {
+            let left = self.0.1.notified();
+            if self.is_gone() {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+/// Tells a request when its caller's future is dropped.
+pub(crate) struct Leaving(pub(crate) Caller);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 /// How one attempt within one session ended.
@@ -51,9 +102,19 @@ impl Inner {
         for _ in 0..MOST_SESSIONS {
             let session = match &request.internal {
                 Some(session) => Arc::clone(session),
-                None => self.session().await?,
+                None => tokio::select! {
+                    biased;
+                    session = self.session() => session?,
+                    () = request.caller.gone() => return Err(Error::Closed),
+                },
             };
             match self.attempt(&session, &request).await? {
+                // A retry of a request whose reply the server did not keep: it was executed (section 2.10.6.1.3).
+                Attempt::Answer(res) if res.status == Status::RETRY_UNCACHED_REP => {
+                    if !request.ops.iter().all(repeatable) {
+                        return Err(Error::OutcomeUnknown { op: main_op(&request.ops) });
+                    }
+                }
                 Attempt::Answer(res) => return Ok(res),
                 Attempt::SessionOver { maybe_executed } => {
                     if request.internal.is_some() {
@@ -70,9 +131,10 @@ impl Inner {
 
     async fn attempt(self: &Arc<Self>, session: &Arc<Session>, request: &Request) -> Result<Attempt> {
         let mut moves = 0;
+        let mut broken = 0;
         'slot: loop {
             let internal = request.internal.is_some();
-            let Some(ticket) = self.acquire(session.epoch, internal).await? else {
+            let Some(ticket) = self.acquire(session.epoch, internal, &request.caller).await? else {
                 return Ok(Attempt::SessionOver { maybe_executed: false });
             };
             let mut call = Call::new(ticket, self.next_seed());
@@ -104,11 +166,23 @@ impl Inner {
                             call.not_sent();
                             tokio::task::yield_now().await;
                         }
+                        // A reply that breaks the record protocol breaks it again when it is replayed.
+                        if let dhow_net::CallError::Closed(
+                            why @ (dhow_net::CloseReason::Protocol(_) | dhow_net::CloseReason::PartialTimeout),
+                        ) = &e
+                        {
+                            broken += 1;
+                            if broken > MOST_BROKEN {
+                                self.with_table(|t| call.give_up(t, Status::SERVERFAULT));
+                                return Err(Error::protocol(why.to_string()));
+                            }
+                            tokio::time::sleep(Duration::from_millis(10) * broken).await;
+                        }
                         call.connection_lost();
                         continue;
                     }
                 };
-                let (answer, result) = match self.read_reply(&conn, &call, session, request, record) {
+                let (answer, result) = match self.read_reply(&conn, &call, session, request, record, sent_at) {
                     Ok(read) => read,
                     Err(e) => {
                         // Not even SEQUENCE can be made out. A refusal by RPC was not executed; after anything else
@@ -186,7 +260,8 @@ impl Inner {
             sequence_id: ticket.seqid,
             slot_id: ticket.slot,
             highest_slot_id: ticket.highest,
-            cache_this: request.cache,
+            // A server that keeps next to nothing would rather fail the request than not keep its reply.
+            cache_this: request.cache && session.fore.max_response_size_cached >= 1024,
         };
         let cred = request.cred.as_deref().unwrap_or(&self.config.credential);
         let encoded = rpc::compound(self.next_xid(), cred, session.minor, Some(sequence), &request.ops)?;
@@ -207,6 +282,7 @@ impl Inner {
         session: &Session,
         request: &Request,
         record: Bytes,
+        sent_at: Time,
     ) -> Result<(Result<SequenceOk, Status>, Result<CompoundRes>)> {
         let (sequence, rest) = match rpc::result(record.clone()) {
             Ok(mut res) if !res.results.is_empty() => match res.results.remove(0) {
@@ -238,22 +314,24 @@ impl Inner {
             conn.close(dhow_net::CloseReason::Protocol("reply of another slot".to_owned()));
             return Err(Error::protocol("SEQUENCE was answered for another slot"));
         }
-        self.heed(session, sequence.status_flags);
+        self.heed(session, sequence.status_flags, sent_at);
         let ok = SequenceOk { highest: sequence.highest_slot_id, target: sequence.target_highest_slot_id };
         Ok((Ok(ok), rest))
     }
 
     /// Does what the status flags ask for (RFC 8881 section 18.46.3).
-    fn heed(&self, session: &Session, flags: u32) {
+    fn heed(&self, session: &Session, flags: u32, sent_at: Time) {
         let actions = Actions::of(flags);
         if actions.is_empty() {
             return;
         }
         let news = {
             let mut state = self.state.lock();
+            // What was asked before the last reclaim ended says nothing about the time after it.
+            let reclaim = actions.reclaim && sent_at >= state.reclaimed_at;
             let r = &mut state.recovery;
             (actions.new_client && r.start_over(session.epoch))
-                || (actions.reclaim && r.reclaim_needed(session.epoch))
+                || (reclaim && r.reclaim_needed(session.epoch))
                 || (actions.replace_session && r.session_lost(session.epoch))
         };
         if news {
@@ -279,6 +357,7 @@ impl Inner {
                 cache: request.cache,
                 cred: request.cred.clone(),
                 internal: request.internal.clone(),
+                caller: request.caller.clone(),
             };
             let res = self.execute(again).await?;
             let policy = match classify(res.status) {
@@ -293,6 +372,7 @@ impl Inner {
             add(&self.counters.delays, 1);
             let backoff = backoff.get_or_insert_with(|| Backoff::new(policy, self.next_seed()));
             match backoff.next_wait() {
+                Some(_) if request.caller.is_gone() => return Ok(res),
                 Some(wait) => {
                     let op = res.results.last().map(ResOp::op);
                     tracing::debug!(?op, status = %res.status, ?wait, "the server asks to come again");

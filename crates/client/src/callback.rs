@@ -175,8 +175,7 @@ fn execute(inner: &Arc<Inner>, op: CbArgOp) -> CbResOp {
                     ArgOp::PutFh(dhow_proto::v4::ops::PutFhArgs { object: args.fh }),
                     ArgOp::Delegreturn(DelegreturnArgs { stateid: args.stateid }),
                 ];
-                let request = Request { ops, cache: false, cred: None, internal: None };
-                if let Err(e) = inner.execute_patiently(request).await {
+                if let Err(e) = inner.execute_patiently(Request::new(ops)).await {
                     tracing::debug!(error = %e, "cannot return a delegation");
                 }
             });

@@ -8,7 +8,7 @@ use dhow_proto::v4::ops::{DestroyClientidArgs, DestroySessionArgs, ExchangeIdOk}
 use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, SessionId, Status};
 use dhow_rpc::Credential;
 
-use crate::call::{Request, data_bytes};
+use crate::call::{Leaving, Request, data_bytes};
 use crate::counters::{Counters, add};
 use crate::inner::Inner;
 use crate::{ClientConfig, Error, Fs, Result, links, opens, recover, rpc};
@@ -135,7 +135,8 @@ impl Client {
     /// harm; [`Error::TimedOut`]; others when no answer can be had at all.
     pub async fn compound(&self, ops: Vec<ArgOp>, options: CallOptions) -> Result<CompoundRes> {
         let sent: usize = ops.iter().map(|op| if let ArgOp::Write(w) = op { w.data.len() } else { 0 }).sum();
-        let request = Request { ops, cache: options.cache, cred: options.credential, internal: None };
+        let request = Request { cache: options.cache, cred: options.credential, ..Request::new(ops) };
+        let _leaving = Leaving(request.caller.clone());
         let inner = Arc::clone(&self.inner);
         let task = tokio::spawn(async move {
             if options.patient { inner.execute_patiently(request).await } else { inner.execute(request).await }
@@ -232,7 +233,7 @@ impl Client {
                     // A server that wants SEQUENCE on a connection before it believes that it belongs to the session.
                     Status::CONN_NOT_BOUND_TO_SESSION if name == OpNum::DESTROY_SESSION => {
                         let ops = vec![op.clone()];
-                        let request = Request { ops, cache: false, cred: None, internal: Some(Arc::clone(&session)) };
+                        let request = Request { internal: Some(Arc::clone(&session)), ..Request::new(ops) };
                         let res = inner.execute(request).await?;
                         res.status.ok().map_err(|status| Error::status(name, status))?;
                         break;

@@ -11,11 +11,12 @@ use dhow_proto::v4::{ClientId, SessionId, payload};
 use dhow_session::backchannel::BackSlots;
 use dhow_session::lease::Lease;
 use dhow_session::recovery::{Recovery, Step};
-use dhow_session::slots::{SlotTable, Ticket};
+use dhow_session::slots::{End, SlotTable, Ticket};
 use dhow_session::{Epoch, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::call::Caller;
 use crate::counters::Counters;
 use crate::offload::Offloads;
 use crate::opens::Opens;
@@ -47,6 +48,8 @@ pub(crate) struct State {
     /// The session in which the server told the length of the lease.
     pub(crate) lease_known: Epoch,
     pub(crate) minor: u32,
+    /// When the last reclaim ended.
+    pub(crate) reclaimed_at: Time,
     /// Set once: why no more calls can be made.
     pub(crate) failed: Option<Error>,
 }
@@ -109,6 +112,7 @@ impl Inner {
             lease: Lease::new(Duration::from_secs(30), Time::ZERO),
             lease_known: Epoch(0),
             minor,
+            reclaimed_at: Time::ZERO,
             failed: None,
         };
         Self {
@@ -238,8 +242,8 @@ impl Inner {
 
     /// A slot of session `epoch`. `None` when that session is over. During recovery only the recovery itself
     /// (`internal`) gets one.
-    pub(crate) async fn acquire(&self, epoch: Epoch, internal: bool) -> Result<Option<Ticket>> {
-        let waiter = {
+    pub(crate) async fn acquire(&self, epoch: Epoch, internal: bool, caller: &Caller) -> Result<Option<Ticket>> {
+        let mut waiter = {
             let mut state = self.state.lock();
             if let Some(e) = &state.failed {
                 return Err(e.clone());
@@ -262,8 +266,19 @@ impl Inner {
             state.waiters.push_back(tx);
             rx
         };
-        // An error means that the session ended while we waited.
-        Ok(waiter.await.ok())
+        tokio::select! {
+            biased;
+            // An error means that the session ended while we waited.
+            given = &mut waiter => Ok(given.ok()),
+            () = caller.gone() => {
+                waiter.close();
+                // A slot may have been handed over in this moment.
+                if let Ok(ticket) = waiter.try_recv() {
+                    self.with_table(|t| t.complete(&ticket, End::NotExecuted));
+                }
+                Err(Error::Closed)
+            }
+        }
     }
 
     /// Works on the slot table, then hands slots that came free to those who wait.
@@ -278,7 +293,7 @@ impl Inner {
             match state.table.acquire() {
                 Some(ticket) => {
                     if let Err(ticket) = waiter.send(ticket) {
-                        state.table.complete(&ticket, dhow_session::slots::End::NotExecuted);
+                        state.table.complete(&ticket, End::NotExecuted);
                     }
                 }
                 None => {

@@ -167,7 +167,7 @@ impl OpenState {
     }
 
     fn request(&self, ops: Vec<ArgOp>, session: Option<&Arc<Session>>) -> Request {
-        Request { ops, cache: false, cred: self.cred.clone(), internal: session.map(Arc::clone) }
+        Request { cred: self.cred.clone(), internal: session.map(Arc::clone), ..Request::new(ops) }
     }
 
     /// Opens the file again under its old handle; the new stateid.

@@ -229,12 +229,15 @@ async fn reclaim(inner: &Arc<Inner>) -> Result<After> {
 async fn reclaim_complete(inner: &Arc<Inner>) -> Result<After> {
     let session = current(inner)?;
     let ops = vec![ArgOp::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })];
-    let request = Request { ops, cache: true, cred: None, internal: Some(Arc::clone(&session)) };
+    let request = Request { cache: true, internal: Some(Arc::clone(&session)), ..Request::new(ops) };
     let res = inner.execute(request).await?;
     if matches!(res.status, Status::OK | Status::COMPLETE_ALREADY | Status::NOTSUPP) {
         opens::reopen_all(inner, &session).await?;
     }
-    Ok(inner.state.lock().recovery.completed(res.status.ok()))
+    let now = inner.now();
+    let mut state = inner.state.lock();
+    state.reclaimed_at = now;
+    Ok(state.recovery.completed(res.status.ok()))
 }
 
 /// Asks how long the lease is, once in each session.
@@ -245,7 +248,7 @@ pub(crate) async fn learn_lease(inner: &Arc<Inner>) -> Result<()> {
     }
     let attr_request = Bitmap::of(&[attr::LEASE_TIME]);
     let ops = vec![ArgOp::PutRootFh, ArgOp::Getattr(GetattrArgs { attr_request })];
-    let res = inner.execute_patiently(Request { ops, cache: false, cred: None, internal: None }).await?;
+    let res = inner.execute_patiently(Request::new(ops)).await?;
     let mut state = inner.state.lock();
     if let Some(ResOp::Getattr(Ok(ok))) = res.results.last()
         && let Some(seconds) = ok.attrs.lease_time
@@ -264,8 +267,7 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
             Ok(()) => {
                 let wait = strong.state.lock().lease.until_due(strong.now());
                 if wait.is_zero() {
-                    let request = Request { ops: Vec::new(), cache: false, cred: None, internal: None };
-                    strong.execute(request).await.map(|_| ())
+                    strong.execute(Request::new(Vec::new())).await.map(|_| ())
                 } else {
                     // Wakes early when the client is closed.
                     let closed = strong.when(|i| i.is_closed().then_some(()));

@@ -207,3 +207,65 @@ async fn an_older_server_gets_minor_version_one() {
     let e = Client::connect(only).await.unwrap_err();
     assert_eq!(e.to_string(), "the server does not speak NFS version 4.2");
 }
+
+/// Section 2.10.6.1.3: the reply to a retry was not kept. A READ is simply read again; a REMOVE may have been done.
+#[tokio::test]
+async fn a_reply_that_was_not_kept() {
+    let tries = AtomicU32::new(0);
+    let server = start(move |req| {
+        let uncached = |op| Act::Ops(vec![ResOp::error(op, Status::RETRY_UNCACHED_REP)]);
+        (!req.ops.is_empty()
+            && req.sequence.is_some()
+            && req.ops[0].op() == OpNum::PUTROOTFH
+            && req.ops.len() == 2
+            && !matches!(req.ops[1], ArgOp::Getattr(_)))
+        .then(|| match tries.fetch_add(1, Relaxed) % 3 {
+            0 => Act::HangUp,
+            1 => uncached(OpNum::PUTROOTFH),
+            _ => Act::Ops(results(req, default_result)),
+        })
+    })
+    .await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    let read = client.compound(vec![ArgOp::PutRootFh, ArgOp::GetFh], CallOptions::default()).await;
+    assert_eq!(read.unwrap().status, Status::OK);
+    let e = client.compound(remove(), CallOptions::default()).await.unwrap_err();
+    assert!(matches!(e, Error::OutcomeUnknown { op: OpNum::REMOVE }), "{e}");
+}
+
+/// Callers that come and give up while the server is away leave nothing behind: the slots are all there afterwards.
+#[tokio::test]
+async fn impatient_callers_leave_nothing_behind() {
+    let server = start(|req| is_remove(&req.ops).then_some(Act::Silence)).await;
+    let mut config = config(server.addr);
+    config.call_timeout = Some(Duration::from_millis(100));
+    config.slots = 4;
+    let client = Client::connect(config).await.unwrap();
+    // Four hold the slots for ever, two hundred wait for one.
+    let calls = (0..204).map(|_| client.compound(remove(), cached()));
+    for res in futures_util::future::join_all(calls).await {
+        assert!(matches!(res, Err(Error::TimedOut(_))));
+    }
+    // The last callers' tasks have heard of it by now, or will soon.
+    let sent = || server.log.records.lock().unwrap().iter().filter(|r| count(r, 28)).count();
+    client.break_connections();
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if sent() >= 8 {
+            break;
+        }
+    }
+    // Only the four that were sent are sent again.
+    assert!(sent() >= 8 && sent() % 4 == 0, "{} requests", sent());
+}
+
+/// A reply too large for the session comes again with each retry: that ends.
+#[tokio::test]
+async fn a_reply_that_always_breaks_the_connection_ends_in_an_error() {
+    let server = start(|req| is_remove(&req.ops).then(|| Act::Bytes(vec![0xff; 4]))).await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    let e = client.compound(remove(), cached()).await.unwrap_err();
+    assert!(matches!(e, Error::Protocol(_)), "{e}");
+    let res = client.compound(vec![ArgOp::PutRootFh], CallOptions::default()).await;
+    assert_eq!(res.unwrap().status, Status::OK);
+}

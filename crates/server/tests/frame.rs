@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use bytes::Bytes;
-use dhow_proto::v4::ops::share;
+use dhow_proto::v4::ops::{SequenceArgs, share};
 use dhow_proto::v4::{ArgOp, Attrs, ResOp, StableHow, Stateid, Status, Verifier, attr};
+use dhow_rpc::Credential;
 use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
 use dhow_testkit::fault::Call;
 use dhow_testkit::memfs::{Clock, Options};
@@ -237,4 +238,26 @@ async fn exports_inside_of_exports() {
     let up = c.ok(&[op::put(&inside), ArgOp::Lookupp, op::getfh()]).await;
     assert!(matches!(&up[2], ResOp::GetFh(Ok(ok)) if ok.object == root));
     assert_eq!(c.status(&[op::put(&root), ArgOp::Lookupp]).await, Status::NOENT);
+}
+
+/// A retry may name another highest slot, and another stamp in its credential: it is a retry all the same. (Case B25
+/// is about requests that are different.)
+#[tokio::test]
+async fn an_honest_retry_is_no_false_one() {
+    let server = start(MemFs::new()).await;
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let SequenceArgs { session_id, sequence_id, .. } = c.session.sequence(3, true);
+    let request = |highest_slot_id| {
+        let sequence = SequenceArgs { session_id, sequence_id, slot_id: 3, highest_slot_id, cache_this: true };
+        [ArgOp::Sequence(sequence), op::put(&root), op::mkdir("once"), op::getfh()]
+    };
+    let first = c.wire.compound(2, &request(5)).await;
+    assert!(first.status.is_ok());
+    let Credential::Sys(sys) = &mut c.wire.cred else { panic!() };
+    sys.stamp += 1;
+    assert_eq!(c.wire.compound(2, &request(63)).await, first, "the directory was made once");
+    let Credential::Sys(sys) = &mut c.wire.cred else { panic!() };
+    sys.gids.push(7);
+    assert_eq!(c.wire.compound(2, &request(5)).await.status, Status::SEQ_FALSE_RETRY);
 }

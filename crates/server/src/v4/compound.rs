@@ -43,8 +43,8 @@ pub(crate) async fn run(
     mut out: Writer,
 ) -> Option<Answer> {
     let rpc_header = out.mark();
-    let digest = digest(&server.identity.handle_key, &r, &caller);
     let header = CompoundHeader::decode(&mut r).ok()?;
+    let digest = digest(&server.identity.handle_key, &header, &r, &caller);
     let status_at = out.placeholder();
     out.opaque(&header.tag);
     let count_at = out.placeholder();
@@ -216,17 +216,26 @@ fn result_size(op: OpNum) -> usize {
     }
 }
 
-/// Digest of the arguments and of who sends them.
-fn digest(key: &[u8; 16], r: &Reader, caller: &Caller) -> u64 {
-    let mut rest = r.clone();
-    let bytes = rest.rest();
+/// Where `sa_highest_slotid` stands in a request that begins with SEQUENCE: after operation, session, sequence id, slot.
+const HIGHEST_SLOT: std::ops::Range<usize> = 28..32;
+
+/// Digest of the operations (`r` stands before the first) and of who sends them. What may honestly differ in a retry is
+/// left out: the highest slot in use is that of the moment, and stamp and machine name of an AUTH_SYS credential
+/// identify nobody.
+fn digest(key: &[u8; 16], header: &CompoundHeader, r: &Reader, caller: &Caller) -> u64 {
+    let bytes = r.clone().rest();
     let mut h = SipHasher13::new_with_key(key);
-    let tail = bytes.len().saturating_sub(DIGEST_ENDS).max(DIGEST_ENDS.min(bytes.len()));
-    h.write(bytes.get(..DIGEST_ENDS).unwrap_or(&bytes));
-    h.write(bytes.get(tail..).unwrap_or_default());
+    h.write_u32(header.minorversion);
+    h.write_u32(header.numops);
+    let end = bytes.len().min(DIGEST_ENDS);
+    h.write(bytes.get(..HIGHEST_SLOT.start.min(end)).unwrap_or_default());
+    h.write(bytes.get(HIGHEST_SLOT.end.min(end)..end).unwrap_or_default());
+    h.write(bytes.get(bytes.len().saturating_sub(DIGEST_ENDS).max(end)..).unwrap_or_default());
     h.write_usize(bytes.len());
-    h.write(&caller.body);
     h.write_u32(caller.flavor.0);
+    if let Some(sys) = &caller.sys {
+        [sys.uid, sys.gid].iter().chain(&sys.gids).for_each(|id| h.write_u32(*id));
+    }
     h.finish()
 }
 

@@ -128,6 +128,11 @@ async fn tend(inner: &Arc<Inner>, index: usize, conn: &Connection) -> bool {
                     () = inner.when(|i| (i.state.lock().table.epoch() != session.epoch).then_some(())) => {}
                 }
             }
+            // The connection went down with it.
+            Err(Error::Io { .. }) => {
+                conn.closed().await;
+                return was_bound;
+            }
             Err(e) => {
                 // The first SEQUENCE associates a connection by itself where no state protection asks for more (RFC
                 // 8881 section 2.10.3.1); only callbacks need the operation.

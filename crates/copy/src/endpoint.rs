@@ -267,7 +267,8 @@ pub trait Endpoint: Send + Sync + 'static {
     /// Makes a file that will be called `path`, under a temporary name in the same directory.
     async fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Sink>>;
 
-    /// Largest file that [`Endpoint::write_small`] takes, bytes; 0 if it has no shorter way than [`Endpoint::create`].
+    /// Up to how many bytes [`Endpoint::read_small`] and [`Endpoint::write_small`] are shorter ways than opening and
+    /// creating; 0 if they never are.
     fn small_limit(&self) -> u32 {
         0
     }

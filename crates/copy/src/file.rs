@@ -174,7 +174,7 @@ async fn small(
     options: &Options,
     progress: &Progress,
 ) -> Result<Option<Copied>> {
-    let limit = to.0.small_limit();
+    let limit = to.0.small_limit().max(from.0.small_limit());
     let fits = known.source.is_some_and(|m| m.size <= u64::from(limit) && m.used >= m.size);
     // Within one server an offload is worth its calls for a single file, not for each of many small ones.
     let wanted = match options.method {

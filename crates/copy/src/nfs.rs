@@ -41,6 +41,8 @@ pub struct NfsEndpoint {
     /// What this server turned out not to do, by filesystem.
     cannot: Mutex<HashSet<(Method, (u64, u64))>>,
     no_seek: Arc<AtomicBool>,
+    /// Largest file that fits one call, bytes.
+    small: u32,
 }
 
 impl NfsEndpoint {
@@ -63,6 +65,8 @@ impl NfsEndpoint {
             dirs: Mutex::default(),
             cannot: Mutex::default(),
             no_seek: Arc::default(),
+            // Beside the data a call has names and headers.
+            small: info.max_request_size.min(info.max_response_size).saturating_sub(16 << 10).min(SMALL),
         })
     }
 
@@ -568,7 +572,7 @@ impl Endpoint for NfsEndpoint {
     }
 
     fn small_limit(&self) -> u32 {
-        SMALL
+        self.small
     }
 
     async fn read_small(&self, path: &Path, limit: u32) -> Result<Option<(Meta, Bytes)>> {

@@ -1,0 +1,277 @@
+//! Copies to, from and inside a server over files in memory: calls, durability, what is left after a failure.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use dhow_client::NfsUrl;
+use dhow_copy::{
+    Choice, Endpoint, Error, ErrorKind, Event, FileReport, Known, Local, Method, NfsEndpoint, Options, Progress,
+    Result, Stop, Sync, TreeOptions, copy_file, copy_tree,
+};
+use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
+use dhow_testkit::fault::{Action, Call};
+use dhow_testkit::{Fault, MemFs, memfs};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// A server over files in memory, and an endpoint connected to it.
+struct Bed {
+    fs: Arc<MemFs>,
+    fault: Arc<Fault>,
+    server: Running,
+    place: Arc<dyn Endpoint>,
+}
+
+async fn bed(options: memfs::Options, change: impl FnOnce(&mut ServerConfig)) -> Bed {
+    let fs = MemFs::with(options);
+    let fault = Fault::new(fs.clone());
+    let export = ExportConfig {
+        path: "/".into(),
+        backend: fault.clone(),
+        options: ExportOptions { squash: Squash::None, ..ExportOptions::default() },
+    };
+    let mut config = ServerConfig::in_memory(vec![export]).unwrap();
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
+    change(&mut config);
+    let server = Server::start(config).await.unwrap();
+    let url: NfsUrl = format!("nfs://{}/", server.addresses()[0]).parse().unwrap();
+    let place = Arc::new(NfsEndpoint::connect(&url).await.unwrap());
+    Bed { fs, fault, server, place }
+}
+
+impl Bed {
+    async fn plain() -> Self {
+        bed(memfs::Options::default(), |_| {}).await
+    }
+
+    /// Puts a file there.
+    async fn put(&self, path: &str, data: Vec<u8>) {
+        let sink = self.place.create(Path::new(path), 0o644).await.unwrap();
+        for (i, part) in data.chunks(MIB).enumerate() {
+            // Zeroes stay holes.
+            if part.iter().any(|b| *b != 0) {
+                sink.write((i * MIB) as u64, part.to_vec().into()).await.unwrap();
+            }
+        }
+        sink.set_size(data.len() as u64).await.unwrap();
+        sink.sync().await.unwrap();
+        sink.finish(&dhow_copy::SetMeta::default()).await.unwrap();
+    }
+
+    async fn copy(&self, from: &str, to: &str, options: &Options, progress: &Progress) -> Result<FileReport> {
+        let ends = ((&self.place, Path::new(from)), (&self.place, Path::new(to)));
+        copy_file(ends.0, ends.1, Known::default(), options, progress).await
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let mut pages = self.place.list(Path::new("/")).await.unwrap();
+        let mut names = Vec::new();
+        while let Some(page) = pages.next().await.unwrap() {
+            names.extend(page.into_iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()));
+        }
+        names.sort();
+        names
+    }
+}
+
+fn only(method: Method) -> Options {
+    Options { method: Choice::Only(method), ..Options::default() }
+}
+
+/// 5 MiB and a bit, the third MiB and the last bit zeroes.
+fn data() -> Vec<u8> {
+    let mut data: Vec<u8> = (0..5 * MIB + 17).map(|i| (i * 7 % 255) as u8 + 1).collect();
+    data[2 * MIB..3 * MIB].fill(0);
+    data[5 * MIB..].fill(0);
+    data
+}
+
+#[tokio::test]
+async fn each_method_and_its_calls() {
+    let bed = Bed::plain().await;
+    bed.put("/a", data()).await;
+    for (options, method, most, ops) in [
+        (Options::default(), Method::Clone, 7, ["CLONE", "COMMIT"]),
+        (only(Method::Clone), Method::Clone, 7, ["CLONE", "COMMIT"]),
+        (only(Method::Copy), Method::Copy, 6, ["COPY", "RENAME"]),
+        (only(Method::ReadWrite), Method::ReadWrite, 30, ["READ", "WRITE"]),
+    ] {
+        let report = bed.copy("/a", "/b", &options, &Progress::none()).await.unwrap();
+        assert_eq!((report.method, report.bytes), (method, data().len() as u64));
+        assert!(report.durable && report.calls.calls <= most, "{method}: {:?}", report.calls);
+        assert!(ops.iter().all(|op| report.calls.ops.contains_key(op)), "{method}: {:?}", report.calls);
+        assert_eq!(bed.fs.content_of("/b").unwrap(), data(), "{method}");
+        // Nothing of it is lost by a crash.
+        bed.fs.crash();
+        assert_eq!(bed.fs.content_of("/b").unwrap(), data(), "{method}");
+        let used = bed.place.stat(Path::new("/b")).await.unwrap().used;
+        assert!(used < 4 * MIB as u64 + 8192, "{method}: holes were filled, {used}");
+        assert_eq!(bed.fs.open_count(), 0, "{method}");
+    }
+    assert_eq!(bed.names().await, ["a", "b"]);
+    bed.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn without_clone_it_is_copied_and_clone_is_not_tried_again() {
+    let bed = bed(memfs::Options { clone: false, ..memfs::Options::default() }, |_| {}).await;
+    bed.put("/a", data()).await;
+    let first = bed.copy("/a", "/b", &Options::default(), &Progress::none()).await.unwrap();
+    assert_eq!((first.method, first.refused[0].0), (Method::Copy, Method::Clone));
+    let second = bed.copy("/a", "/c", &Options::default(), &Progress::none()).await.unwrap();
+    assert_eq!((second.method, second.calls.calls), (Method::Copy, 6), "{:?}", second.calls);
+    let refused = bed.copy("/a", "/d", &only(Method::Clone), &Progress::none()).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Unsupported);
+    assert_eq!(bed.names().await, ["a", "b", "c"]);
+}
+
+/// RFC 8881 18.32: a COMMIT with another verifier than the WRITEs had means that they may be lost.
+#[tokio::test]
+async fn lost_writes_are_written_again() {
+    let bed = Bed::plain().await;
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    std::fs::write(&from, data()).unwrap();
+    let local: Arc<dyn Endpoint> = Arc::new(Local::new());
+    let moved = Arc::new(AtomicI64::new(0));
+    let sum = moved.clone();
+    let progress = Progress::new(move |event| {
+        if let Event::Moved(n) = event {
+            sum.fetch_add(n, Ordering::Relaxed);
+        }
+    });
+    let gate = bed.fault.hold(Call::Commit);
+    let options = Options::default();
+    let copy = copy_file((&local, &from), (&bed.place, Path::new("/to")), Known::default(), &options, &progress);
+    let crash = async {
+        gate.arrived(1).await;
+        bed.fs.crash();
+        gate.open();
+    };
+    let (report, ()) = tokio::join!(copy, crash);
+    assert!(report.unwrap().durable);
+    bed.fs.crash();
+    assert_eq!(bed.fs.content_of("/to").unwrap(), data());
+    assert_eq!(bed.fault.count(Call::Commit), 2);
+    // The bar went back by what was lost.
+    assert_eq!(moved.load(Ordering::Relaxed), data().len() as i64);
+}
+
+#[tokio::test]
+async fn a_failure_at_any_step_leaves_nothing() {
+    for (call, method) in [
+        (Call::Create, Method::ReadWrite),
+        (Call::Read, Method::ReadWrite),
+        (Call::Write, Method::ReadWrite),
+        (Call::Commit, Method::ReadWrite),
+        (Call::Rename, Method::ReadWrite),
+        (Call::CopyRange, Method::Copy),
+        (Call::CloneRange, Method::Clone),
+    ] {
+        let bed = Bed::plain().await;
+        bed.put("/a", data()).await;
+        bed.put("/b", b"before".to_vec()).await;
+        bed.fault.always(call, Action::Fail(dhow_vfs::ErrorKind::Io));
+        let error = bed.copy("/a", "/b", &only(method), &Progress::none()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Io, "{call:?}: {error}");
+        assert!(error.place.ends_with("/b") || call == Call::Read, "{call:?}: {error}");
+        assert_eq!(bed.names().await, ["a", "b"], "{call:?}");
+        assert_eq!(bed.fs.content_of("/b").unwrap(), &b"before"[..], "{call:?}");
+        assert_eq!(bed.fs.open_count(), 0, "{call:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_copy_stops_at_the_server() {
+    let bed = bed(memfs::Options::default(), |config| config.copy.sync_budget = Duration::ZERO).await;
+    bed.put("/a", data()).await;
+    let gate = bed.fault.hold(Call::CopyRange);
+    let (stop, cancel) = Stop::new();
+    let options = Options { cancel, ..only(Method::Copy) };
+    let none = Progress::none();
+    let copy = bed.copy("/a", "/b", &options, &none);
+    let stopping = async {
+        gate.arrived(1).await;
+        // The COPY has been answered when the client polls.
+        while bed.place.calls().polls == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.stop();
+        while !bed.place.calls().ops.contains_key("OFFLOAD_CANCEL") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        gate.open();
+    };
+    let (done, ()) = tokio::join!(copy, stopping);
+    assert_eq!(done.unwrap_err().kind, ErrorKind::Cancelled);
+    assert_eq!(bed.names().await, ["a"]);
+}
+
+#[tokio::test]
+async fn small_files_take_one_call_each() {
+    let bed = Bed::plain().await;
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..40 {
+        std::fs::write(dir.path().join(format!("f{i}")), vec![i as u8; 100 * i]).unwrap();
+    }
+    let local: Arc<dyn Endpoint> = Arc::new(Local::new());
+    let (options, none) = (TreeOptions::default(), Progress::none());
+    let there = copy_tree((&local, dir.path()), (&bed.place, Path::new("/t")), &options, &none).await.unwrap();
+    assert_eq!((there.files, there.failed, there.durable), (40, 0, true), "{:?}", there.errors);
+    // One more for the directory.
+    assert_eq!(there.calls.calls, 41, "{:?}", there.calls);
+    let back = dir.path().join("back");
+    let report = copy_tree((&bed.place, Path::new("/t")), (&local, &back), &options, &none).await.unwrap();
+    assert_eq!((report.files, report.failed), (40, 0), "{:?}", report.errors);
+    // A look at the root, and its listing.
+    assert!(report.calls.calls <= 43, "{:?}", report.calls);
+    for i in 0..40 {
+        assert_eq!(std::fs::read(back.join(format!("f{i}"))).unwrap(), vec![i as u8; 100 * i]);
+    }
+    assert_eq!(bed.fs.open_count(), 0);
+}
+
+#[tokio::test]
+async fn a_full_server_is_told_once() {
+    let bed = bed(memfs::Options { max_bytes: 2 * MIB as u64, ..memfs::Options::default() }, |_| {}).await;
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..30 {
+        std::fs::write(dir.path().join(format!("f{i}")), vec![1; MIB]).unwrap();
+    }
+    let local: Arc<dyn Endpoint> = Arc::new(Local::new());
+    let told: Arc<std::sync::Mutex<Vec<Error>>> = Arc::default();
+    let list = told.clone();
+    let progress = Progress::new(move |event| {
+        if let Event::Failed(e) = event {
+            list.lock().unwrap().push(e.clone());
+        }
+    });
+    let options = TreeOptions { files_in_flight: 4, ..TreeOptions::default() };
+    let to = (&bed.place, Path::new("/t"));
+    let report = copy_tree((&local, dir.path()), to, &options, &progress).await.unwrap();
+    let told = told.lock().unwrap().clone();
+    assert_eq!((told.len(), told[0].kind), (1, ErrorKind::NoSpace), "{told:?}");
+    assert!(report.failed >= 1 && report.files <= 2);
+    let mut pages = bed.place.list(Path::new("/t")).await.unwrap();
+    while let Some(page) = pages.next().await.unwrap() {
+        assert!(page.iter().all(|e| !e.name.starts_with(b".")), "unfinished files were left: {page:?}");
+    }
+}
+
+#[tokio::test]
+async fn not_durable_when_not_asked() {
+    let bed = bed(memfs::Options::default(), |config| config.copy.commit = dhow_server::CommitPolicy::Never).await;
+    bed.put("/a", data()).await;
+    for method in [Method::ReadWrite, Method::Copy] {
+        let options = Options { sync: Sync::No, ..only(method) };
+        let report = bed.copy("/a", "/b", &options, &Progress::none()).await.unwrap();
+        assert!(!report.durable, "{method}");
+        assert!(!report.calls.ops.contains_key("COMMIT"), "{method}: {:?}", report.calls);
+    }
+    // Asked for, the client commits what the server leaves.
+    let report = bed.copy("/a", "/b", &only(Method::Copy), &Progress::none()).await.unwrap();
+    assert!(report.durable && report.calls.ops.contains_key("COMMIT"));
+}

@@ -1,11 +1,13 @@
 //! Servers that send nonsense: a clear error, no panic, no memory without bound (cases B22 and B50).
 
 use crate::common::config;
-use crate::script::{Act, Req, default_result, results, start};
+use crate::script::{Act, Req, answer, default_result, results, start};
 use bytes::Bytes;
 use dhow_client::v4::ops::{DirEntry, GetFhOk, GetattrOk, ReadOk, ReaddirOk, WriteOk};
-use dhow_client::v4::{ArgOp, Attrs, FileHandle, FileType, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_client::v4::{ArgOp, Attrs, FileHandle, FileType, ResOp, StableHow, Status, Verifier};
 use dhow_client::{CallOptions, Client, Error, OpenOptions, STAT};
+use dhow_xdr::Encode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 async fn client(script: impl Fn(&Req) -> Option<Act> + Send + Sync + 'static) -> Client {
@@ -241,5 +243,89 @@ async fn links_without_end_are_given_up() {
     })
     .await;
     assert!(matches!(c.fs().stat("x").await, Err(Error::TooManyLinks(_))));
-    let _ = Stateid::ANONYMOUS;
+}
+
+/// Replies with bytes changed, cut off and put in: an answer or an error, never a panic or a call without end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mutated_replies_never_panic() {
+    let random = Arc::new(AtomicU64::new(1));
+    let draw = {
+        let random = random.clone();
+        move || {
+            // SplitMix64.
+            let mut z = random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }
+    };
+    let server = start(move |req| {
+        // Set-up stays whole; so do two replies of three, so that the client gets somewhere.
+        if req.sequence.is_none() || req.ops.is_empty() || draw() % 3 != 0 {
+            return Some(Act::Ops(results(req, answered)));
+        }
+        let mut bytes = answer(req, results(req, answered)).to_bytes().to_vec();
+        for _ in 0..1 + draw() % 4 {
+            let at = (draw() % bytes.len() as u64) as usize;
+            match draw() % 4 {
+                0 => bytes[at] ^= 1 << (draw() % 8),
+                1 => bytes[at & !3..].iter_mut().take(4).for_each(|b| *b = 0xff),
+                2 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, draw() as u8),
+            }
+        }
+        Some(Act::Raw(bytes.into()))
+    })
+    .await;
+    let mut config = config(server.addr);
+    config.call_timeout = Some(std::time::Duration::from_secs(5));
+    let client = Client::connect(config).await.unwrap();
+    let fs = client.fs();
+    let (mut good, mut bad) = (0, 0);
+    // A task that panicked looks like a closed client.
+    let mut note = |error: Option<Error>| match error {
+        None => good += 1,
+        Some(Error::Closed) => panic!("a task panicked, or the client gave up"),
+        Some(_) => bad += 1,
+    };
+    for _ in 0..60 {
+        note(fs.stat("a/b").await.err());
+        note(async { fs.readdir("d", STAT).await?.collect().await }.await.err());
+        note(fs.getxattr("a", "b").await.err());
+        match fs.open("f", &OpenOptions::read_write()).await {
+            Ok(file) => {
+                note(file.read_full_at(0, 1000).await.err());
+                note(file.write_all_at(0, Bytes::from_static(b"abc"), StableHow::UNSTABLE).await.err());
+                note(file.try_lock(true, 0, 1).await.err());
+                note(file.close().await.err());
+            }
+            Err(e) => note(Some(e)),
+        }
+    }
+    assert!(good > 0 && bad > 0, "{good} good, {bad} bad");
+}
+
+/// Something for every operation that the test above uses.
+fn answered(op: &ArgOp) -> Option<ResOp> {
+    match op {
+        ArgOp::Readdir(_) => Some(ResOp::Readdir(Ok(ReaddirOk {
+            verifier: Verifier([1; 8]),
+            entries: vec![DirEntry { cookie: 3, name: Bytes::from_static(b"x"), attrs: Attrs::default() }],
+            eof: true,
+        }))),
+        ArgOp::Read(a) => {
+            Some(ResOp::Read(Ok(ReadOk { eof: true, data: Bytes::from(vec![0; a.count.min(500) as usize]) })))
+        }
+        ArgOp::Write(a) => Some(ResOp::Write(Ok(WriteOk {
+            count: a.data.len() as u32,
+            committed: StableHow::FILE_SYNC,
+            verifier: Verifier([0; 8]),
+        }))),
+        ArgOp::Getxattr(_) => Some(ResOp::Getxattr(Ok(dhow_client::v4::ops::GetxattrOk { value: Bytes::new() }))),
+        ArgOp::Lock(_) => {
+            let stateid = dhow_client::v4::Stateid { seqid: 1, other: [4; 12] };
+            Some(ResOp::Lock(dhow_client::v4::ops::LockRes::Ok(stateid)))
+        }
+        op => default_result(op),
+    }
 }

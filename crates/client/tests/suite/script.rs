@@ -187,7 +187,8 @@ fn callback(n: u32, op: CbArgOp) -> Bytes {
     w.into_bytes()
 }
 
-fn answer(req: &Req, results: Vec<ResOp>) -> CompoundRes {
+/// The whole result of a COMPOUND.
+pub fn answer(req: &Req, results: Vec<ResOp>) -> CompoundRes {
     let status = results.last().map_or(Status::OK, ResOp::status);
     let mut all = Vec::new();
     if let Some(s) = &req.sequence {

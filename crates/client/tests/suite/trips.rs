@@ -153,6 +153,29 @@ async fn one_slow_request_delays_only_itself() {
     client.close().await.unwrap();
 }
 
+/// C5: creates of different names in one directory wait for nothing in the client, each is one round trip.
+#[tokio::test]
+async fn creates_in_one_directory_are_in_flight_together() {
+    const WRITERS: usize = 200;
+    let (place, _running, client) = pair().await;
+    let fs = client.fs();
+    fs.mkdir("d", 0o755).await.unwrap();
+    let before = client.counters().snapshot();
+    let gate = place.fault.hold(Call::Create);
+    let create = |n: usize| {
+        let fs = fs.clone();
+        async move { fs.put(&format!("d/{n}"), Bytes::from_static(b"x"), &PutOptions::default()).await }
+    };
+    let writers: Vec<_> = (0..WRITERS).map(|n| tokio::spawn(create(n))).collect();
+    gate.arrived(WRITERS).await;
+    gate.open();
+    for writer in writers {
+        writer.await.unwrap().unwrap();
+    }
+    assert_eq!(client.counters().snapshot().since(&before).calls, WRITERS as u64);
+    client.close().await.unwrap();
+}
+
 /// At least 8 READs of 1 MiB are in flight at once.
 #[tokio::test]
 async fn bulk_reads_are_pipelined() {

@@ -104,7 +104,9 @@ impl OpInfo {
             Status::ACCESS => &[Status::PERM],
             Status::ROFS => &[Status::ACCESS],
             Status::DQUOT => &[Status::NOSPC],
-            Status::ISDIR | Status::SYMLINK => &[Status::WRONG_TYPE, Status::INVAL],
+            Status::ISDIR => &[Status::WRONG_TYPE, Status::INVAL],
+            // Where a directory was due, a link is none.
+            Status::SYMLINK => &[Status::NOTDIR, Status::WRONG_TYPE, Status::INVAL],
             Status::NOTDIR => &[Status::WRONG_TYPE, Status::INVAL],
             Status::WRONG_TYPE => &[Status::INVAL],
             Status::NOENT => &[Status::STALE],

@@ -6,6 +6,7 @@ use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, Server
 use dhow_testkit::memfs::{Clock, Options};
 use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op, sys};
 use dhow_testkit::{Fault, MemFs};
+use dhow_vfs::Backend;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -88,7 +89,12 @@ impl Srv {
     /// With other options of the filesystem, and a configuration to be changed.
     pub async fn with(options: Options, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let fs = MemFs::with(Options { clock: Clock::System, ..options });
-        let fault = Fault::new(fs.clone());
+        Self::over(fs.clone(), fs, change).await
+    }
+
+    /// Over any backend; `fs` is then of no meaning.
+    pub async fn over(backend: Arc<dyn Backend>, fs: Arc<MemFs>, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let fault = Fault::new(backend);
         let export = ExportConfig { path: "/".into(), backend: fault.clone(), options: open_to_all() };
         let mut config = config(vec![export]);
         change(&mut config);

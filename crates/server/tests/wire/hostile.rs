@@ -85,6 +85,8 @@ pub struct Pool {
     client: ClientId,
     session: SessionId,
     cookies: Vec<u64>,
+    /// Offsets and lengths that take storage are below this.
+    pub span: u64,
 }
 
 impl Pool {
@@ -191,7 +193,7 @@ fn attrs(r: &mut Rng) -> Attrs {
 fn time_op(pool: &Pool, r: &mut Rng) -> ArgOp {
     let (stateid, offset, length) = (pool.stateid(r), r.number(), r.number());
     match r.below(8) {
-        0 => ArgOp::Allocate(AllocateArgs { stateid, offset: offset % (1 << 24), length: length % (1 << 24) }),
+        0 => ArgOp::Allocate(AllocateArgs { stateid, offset: offset % pool.span, length: length % pool.span }),
         1 => ArgOp::Allocate(AllocateArgs { stateid, offset, length: 1 << 62 }),
         2 => ArgOp::Deallocate(AllocateArgs { stateid, offset, length }),
         3 => op::seek(stateid, offset, DataContent(r.below(3) as u32)),
@@ -202,7 +204,7 @@ fn time_op(pool: &Pool, r: &mut Rng) -> ArgOp {
             src_stateid: stateid,
             dst_stateid: pool.stateid(r),
             src_offset: offset,
-            dst_offset: r.number() % (1 << 24),
+            dst_offset: r.number() % pool.span,
             count: length,
             consecutive: r.chance(50),
             synchronous: r.chance(50),
@@ -275,7 +277,7 @@ fn operations(pool: &Pool, r: &mut Rng) -> Vec<ArgOp> {
     let (other_fh, other) = r.pick(&pool.opens).clone();
     let stateid = if r.chance(80) { Stateid { seqid: 0, ..stateid } } else { stateid };
     let put = op::put(&fh);
-    let (offset, length) = (r.number() % (1 << 24), r.number() % (1 << 24));
+    let (offset, length) = (r.number() % pool.span, r.number() % pool.span);
     match r.below(14) {
         0 => vec![put, op::read(stateid, offset, r.word())],
         1 => vec![put, op::write(stateid, offset, StableHow(r.below(3) as u32), bytes(r, 9000))],
@@ -337,7 +339,7 @@ fn operation(pool: &Pool, r: &mut Rng) -> ArgOp {
         }),
         19 | 20 => op::read(stateid, r.number(), r.word()),
         21 | 22 => {
-            let offset = if r.chance(80) { r.number() % (1 << 24) } else { r.number() };
+            let offset = if r.chance(80) { r.number() % pool.span } else { r.number() };
             op::write(stateid, offset, StableHow(r.below(4) as u32), bytes(r, 9000))
         }
         23 => op::commit(r.number(), r.word()),
@@ -405,7 +407,7 @@ fn mutate(r: &mut Rng, request: &mut Vec<u8>, from: usize) {
 /// A client whose session goes on whatever it sends.
 pub struct Fuzz {
     c: Client,
-    pool: Pool,
+    pub pool: Pool,
     /// Operations that have succeeded.
     succeeded: BTreeSet<OpNum>,
 }
@@ -428,6 +430,7 @@ impl Fuzz {
             client: c.id,
             session: c.session.id(),
             cookies: vec![],
+            span: 1 << 24,
         };
         Self { c, pool, succeeded: BTreeSet::new() }
     }
@@ -552,6 +555,7 @@ async fn mutated_messages() {
         client: good.id,
         session: SessionId([1; 16]),
         cookies: vec![],
+        span: 1 << 24,
     };
     for round in 0..rounds {
         let first = if r.chance(50) { session_op(&pool, &mut r) } else { operation(&pool, &mut r) };

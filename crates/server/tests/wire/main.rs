@@ -21,4 +21,5 @@ mod rpc;
 mod sessions;
 mod sparse;
 mod squash;
+mod tree;
 mod xattrs;

@@ -244,3 +244,29 @@ async fn linking() {
     let res = c.run(&[op::put(&root), op::lookup("f"), op::lookup("x")]).await;
     assert_eq!(last(&res), (OpNum::LOOKUP, Status::NOTDIR));
 }
+
+/// What takes a directory and gets a symbolic link: never followed, and not a directory.
+#[tokio::test]
+async fn links_are_no_directories() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    c.ok(&[op::root(), op::mkdir("d")]).await;
+    assert!(symlink(&mut c, "l", b"d").await.is_ok());
+    let owner = c.owner("o");
+    let root = c_root(&mut c).await;
+    let l = c.walk("l").await;
+    for ops in [
+        vec![op::put(&l), op::mkdir("x")],
+        vec![op::put(&l), op::remove("x")],
+        vec![op::put(&l), op::readdir(0, Default::default(), 4096, &[])],
+        vec![op::put(&l), ArgOp::SaveFh, op::put(&root), op::rename("x", "y")],
+        vec![op::put(&root), ArgOp::SaveFh, op::put(&l), op::rename("d", "y")],
+        vec![op::put(&l), ArgOp::Lookupp],
+        vec![op::put(&l), op::lookup("x")],
+        vec![op::put(&l), op::open_create(owner, 3, 0, "x", 0o644)],
+    ] {
+        let status = c.status(&ops).await;
+        assert!(matches!(status, Status::NOTDIR | Status::SYMLINK), "{:?}: {status:?}", ops.last());
+    }
+    assert_eq!(srv.fs.object_count(), 3);
+}

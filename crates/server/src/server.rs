@@ -148,6 +148,8 @@ impl Running {
         for c in &conns {
             c.conn.stop_reading();
         }
+        // Their clients lose them with this instance anyway, and start over from what is durable.
+        self.shared.state.cancel_all_copies();
         let drained = tokio::time::timeout(self.shared.limits.drain, async {
             self.shared.running.idle().await;
             for c in &conns {

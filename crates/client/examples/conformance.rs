@@ -430,6 +430,12 @@ async fn data(round: &mut Round, fs: &Fs) {
             fs.open("to-excl", &OpenOptions::read()).await?.close().await?;
             is_status(fs.open("to-excl", &OpenOptions::read().follow(false)).await, &[Status::SYMLINK])?;
             fs.open("to-new", &OpenOptions::write().create(Create::IfMissing, 0o644)).await?.close().await?;
+            fs.symlink("d/to-excl", "../link/../excl").await?;
+            fs.symlink("d/to-newer", ".././d/e/../newer").await?;
+            fs.open("d/to-excl", &OpenOptions::read()).await?.close().await?;
+            fs.open("link/to-newer", &OpenOptions::write().create(Create::IfMissing, 0o644)).await?.close().await?;
+            ensure!(fs.stat("d/newer").await?.file_type() == Some(FileType::REG), "not made");
+            ensure!(fs.get("d/to-excl", 100).await?.is_some(), "get through a link");
             ensure!(fs.stat("made-through-link").await?.file_type() == Some(FileType::REG), "not made");
             Ok(String::new())
         })

@@ -9,7 +9,7 @@ use dhow_proto::v4::ops::{
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, CompoundRes, FileHandle, FileType, OpNum, ResOp, Stateid, Status, attr};
 use dhow_rpc::Credential;
 
-use crate::path::{Step, Walk, steps};
+use crate::path::{Walk, steps};
 use crate::{CallOptions, Client, Error, Place, Result, client};
 
 /// Symbolic links followed in one path, as Linux does.
@@ -291,20 +291,8 @@ impl Fs {
         if target.starts_with(b"/") {
             *walk = Walk { start: self.root.clone(), steps: Vec::new() };
         }
-        // steps() drops a leading "..", which is right at a root only.
-        let mut inner = target;
-        while !walk.steps.is_empty() || walk.start != self.root {
-            let trimmed = inner.strip_prefix(b"/").or_else(|| inner.strip_prefix(b"./"));
-            if let Some(more) = trimmed {
-                inner = more;
-            } else if let Some(more) = inner.strip_prefix(b"..").filter(|m| m.is_empty() || m.starts_with(b"/")) {
-                walk.steps.push(Step::Up);
-                inner = more;
-            } else {
-                break;
-            }
-        }
-        walk.steps.extend(steps(inner));
+        let at_root = walk.steps.is_empty() && walk.start == self.root;
+        walk.steps.extend(steps(target, at_root));
     }
 
     /// Runs `tail` with the directory (or other object) `place` as current filehandle, in one round trip when nothing

@@ -109,9 +109,9 @@ impl Place {
     /// The steps that lead to the object.
     pub(crate) fn walk(&self, root: Option<&FileHandle>) -> Walk {
         match self {
-            Self::Path(path) => Walk { start: root.cloned(), steps: steps(path) },
+            Self::Path(path) => Walk { start: root.cloned(), steps: steps(path, true) },
             Self::Handle(fh) => Walk { start: Some(fh.clone()), steps: Vec::new() },
-            Self::Entry(dir, name) => Walk { start: Some(dir.clone()), steps: steps(name) },
+            Self::Entry(dir, name) => Walk { start: Some(dir.clone()), steps: steps(name, false) },
         }
     }
 }
@@ -145,15 +145,16 @@ impl Walk {
     }
 }
 
-/// The names of a path. Empty ones and `.` are left out; `..` at the root leads nowhere.
+/// The names of a path. Empty ones and `.` are left out; `..` at the root (`at_root`: where the path begins) leads
+/// nowhere.
 ///
 /// `..` after a name is not resolved here: the name may be a symbolic link.
-pub(crate) fn steps(path: &[u8]) -> Vec<Step> {
+pub(crate) fn steps(path: &[u8], at_root: bool) -> Vec<Step> {
     let mut out: Vec<Step> = Vec::new();
     for part in path.split(|b| *b == b'/') {
         match part {
             b"" | b"." => {}
-            b".." if out.is_empty() => {}
+            b".." if at_root && out.is_empty() => {}
             b".." => out.push(Step::Up),
             name => out.push(Step::Down(Bytes::copy_from_slice(name))),
         }
@@ -171,9 +172,10 @@ mod tests {
 
     #[test]
     fn paths_become_steps() {
-        assert_eq!(steps(b""), []);
-        assert_eq!(steps(b"//a/./b//"), [down("a"), down("b")]);
-        assert_eq!(steps(b"/../a/../b"), [down("a"), Step::Up, down("b")]);
+        assert_eq!(steps(b"", true), []);
+        assert_eq!(steps(b"//a/./b//", true), [down("a"), down("b")]);
+        assert_eq!(steps(b"/../../a/../b", true), [down("a"), Step::Up, down("b")]);
+        assert_eq!(steps(b"../a", false), [Step::Up, down("a")]);
     }
 
     #[test]

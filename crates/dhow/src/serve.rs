@@ -4,12 +4,11 @@ use crate::cli::Serve;
 use crate::config::{Config, parse_listen};
 use crate::exit::{Failure, Outcome, warn};
 use crate::export::Export;
-use crate::output::say;
 use dhow_local::{FileFsNumbers, FsNumbers, HandleMode, Local, Options, Reflink};
 use dhow_server::store::{FileStore, StableStore, identity};
-use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, StartError};
+use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash, StartError};
 use dhow_sys::pool::AlignedPool;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -74,14 +73,19 @@ pub async fn run(args: Serve) -> Outcome {
     let (running, state) = start(config).await?;
     for export in &exports {
         let access = if export.read_only { "read-only" } else { "read-write" };
-        say(format!("serving {} at {}, {access}", export.dir.display(), export.name));
+        let squash = match export.squash {
+            Squash::None => String::new(),
+            Squash::Root => format!(", root acts as user {}", export.anonuid),
+            Squash::All => format!(", everybody acts as user {}", export.anonuid),
+        };
+        announce(&format!("serving {} at {}, {access}{squash}", export.dir.display(), export.name));
     }
     if let (Some(export), Some(addr)) = (exports.first(), running.addresses().first()) {
-        say(format!("mount with: {}", mount_command(export, *addr)));
+        announce(&format!("mount with: {}", mount_command(export, *addr)));
     }
     let listening: Vec<String> = running.addresses().iter().map(ToString::to_string).collect();
     tracing::debug!(default_listen, state = %state.path.display(), "ready");
-    say(format!("ready: listening on {}", listening.join(", ")));
+    announce(&format!("ready: listening on {}", listening.join(", ")));
     interrupted().await;
     tracing::info!("stopping");
     tokio::select! {
@@ -89,6 +93,11 @@ pub async fn run(args: Serve) -> Outcome {
         () = interrupted() => {}
     }
     Ok(())
+}
+
+/// Prints a line on standard output; a server goes on when nobody reads it.
+fn announce(line: &str) {
+    let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
 /// What a user types to mount the first export.

@@ -130,7 +130,7 @@ impl Backend for Local {
 
     async fn setattr(&self, cx: &Cx, handle: &Handle, open: Option<&OpenFile>, set: &SetAttr) -> Result<SetDone> {
         let inode = self.inner.inode(handle).await?;
-        let place = if set.size.is_some() { Place::Pool } else { Inner::short(&inode.fs) };
+        let place = if set.size.is_some() { Place::Pool } else { Inner::update(&inode.fs) };
         let (user, open, set, target) = (cx.cred.clone(), open.cloned(), set.clone(), inode.clone());
         let done = self
             .inner
@@ -205,7 +205,7 @@ impl Backend for Local {
         let (user, name, how, at) = (cx.cred.clone(), name.clone(), how.clone(), dir.clone());
         let (new, open) = self
             .inner
-            .run(Inner::short(&dir.fs), move |inner| {
+            .run(Inner::update(&dir.fs), move |inner| {
                 let new = inner.create(&user, &at, &name, &how.set, how.verifier)?;
                 inner.open_data(&user, &new.inode, true)?;
                 let open = LocalOpen::new(&new.inode, OpenAccess { read: true, write: true });
@@ -239,7 +239,7 @@ impl Backend for Local {
         let dir = self.inner.inode(dir).await?;
         let (user, name, what, set, at) = (cx.cred.clone(), name.clone(), what.clone(), set.clone(), dir.clone());
         let new =
-            self.inner.run(Inner::short(&dir.fs), move |inner| inner.make(&user, &at, &name, &what, &set)).await?;
+            self.inner.run(Inner::update(&dir.fs), move |inner| inner.make(&user, &at, &name, &what, &set)).await?;
         if new.sync_inode {
             self.inner.settle(&[&new.inode, &dir]).await?;
         } else {
@@ -254,7 +254,7 @@ impl Backend for Local {
         let (user, name, at) = (cx.cred.clone(), name.clone(), dir.clone());
         let change = self
             .inner
-            .run(Inner::short(&dir.fs), move |inner| {
+            .run(Inner::update(&dir.fs), move |inner| {
                 file.stat()?;
                 inner.link(&user, &file, &at, &name)
             })
@@ -266,7 +266,7 @@ impl Backend for Local {
     async fn remove(&self, cx: &Cx, dir: &Handle, name: &Name) -> Result<Removed> {
         let dir = self.inner.inode(dir).await?;
         let (user, name, at) = (cx.cred.clone(), name.clone(), dir.clone());
-        let gone = self.inner.run(Inner::short(&dir.fs), move |inner| inner.remove(&user, &at, &name)).await?;
+        let gone = self.inner.run(Inner::update(&dir.fs), move |inner| inner.remove(&user, &at, &name)).await?;
         self.inner.settle(&[&dir]).await?;
         Ok(Removed { change: gone.change, handle: Some(gone.handle), nlink: gone.nlink })
     }
@@ -277,7 +277,7 @@ impl Backend for Local {
         let (user, old, new) = (cx.cred.clone(), old.clone(), new.clone());
         let (a, b) = (from.clone(), to.clone());
         let moved =
-            self.inner.run(Inner::short(&from.fs), move |inner| inner.rename(&user, &a, &old, &b, &new)).await?;
+            self.inner.run(Inner::update(&from.fs), move |inner| inner.rename(&user, &a, &old, &b, &new)).await?;
         if from.handle == to.handle {
             self.inner.settle(&[&from]).await?;
         } else {
@@ -349,7 +349,7 @@ impl Backend for Local {
     async fn write(&self, cx: &Cx, file: IoRef<'_>, offset: u64, data: Bytes, want: Stability) -> Result<Written> {
         let inode = self.io_inode(&file).await?;
         let want = if self.inner.too_many_dirty() { Stability::FileSync } else { want };
-        let place = if data.len() <= SHORT_WRITE { Inner::short(&inode.fs) } else { Place::Pool };
+        let place = if data.len() <= SHORT_WRITE { Inner::update(&inode.fs) } else { Place::Pool };
         // The verifier of before: a loss that comes to light after the write concerns its data too.
         let verifier = self.inner.verifier.bytes();
         let (user, open, target) = (cx.cred.clone(), file.open.cloned(), inode.clone());
@@ -446,7 +446,7 @@ impl Backend for Local {
         let (user, name, value, target) = (cx.cred.clone(), name.to_vec(), value.to_vec(), inode.clone());
         let change = self
             .inner
-            .run(Inner::short(&inode.fs), move |inner| inner.setxattr(&user, &target, &name, &value, how))
+            .run(Inner::update(&inode.fs), move |inner| inner.setxattr(&user, &target, &name, &value, how))
             .await?;
         self.inner.settle(&[&inode]).await?;
         Ok(change)
@@ -461,7 +461,7 @@ impl Backend for Local {
         let inode = self.inner.inode(handle).await?;
         let (user, name, target) = (cx.cred.clone(), name.to_vec(), inode.clone());
         let change =
-            self.inner.run(Inner::short(&inode.fs), move |inner| inner.removexattr(&user, &target, &name)).await?;
+            self.inner.run(Inner::update(&inode.fs), move |inner| inner.removexattr(&user, &target, &name)).await?;
         self.inner.settle(&[&inode]).await?;
         Ok(change)
     }

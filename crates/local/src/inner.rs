@@ -170,6 +170,12 @@ impl Inner {
         if fs.fast { Place::Here } else { Place::Pool }
     }
 
+    /// Where updates that work on memory are made. While the journal is being written an update of what is in it waits
+    /// for the disk, and would keep a runtime's thread from everybody else.
+    pub(crate) fn update(fs: &Filesystem) -> Place {
+        if fs.fast && !fs.syncer.is_busy() { Place::Here } else { Place::Pool }
+    }
+
     /// Runs `f` at `place`.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,

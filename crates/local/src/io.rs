@@ -186,11 +186,15 @@ impl Inner {
         if want == 0 {
             return Some(Ok(ReadData { data: Bytes::new(), eof: offset.saturating_add(u64::from(len)) >= size }));
         }
-        let data = self.fill(want, |buf| match io::pread_nowait(&fd, buf, offset) {
-            Ok(n) if n == buf.len() => Ok(Some(n)),
-            // Part of it is on disk, or the filesystem cannot tell.
-            Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(None),
-            Err(e) => Err(sys(e)),
+        let data = self.fill(want, |buf| {
+            // Where all data is in memory nothing is waited for, and tmpfs does not know the flag.
+            let read = if inode.fs.volatile { io::pread } else { io::pread_nowait };
+            match read(&fd, buf, offset) {
+                Ok(n) if n == buf.len() => Ok(Some(n)),
+                // Part of it is on disk, or the filesystem cannot tell.
+                Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(None),
+                Err(e) => Err(sys(e)),
+            }
         });
         match data {
             Ok(Some(data)) => Some(Ok(ReadData { eof: offset.saturating_add(want as u64) >= size, data })),

@@ -38,8 +38,8 @@
 //! # How work is placed
 //!
 //! On ext4, xfs, btrfs and tmpfs, system calls that work on what is in memory are made right here, on the runtime's
-//! thread. What may wait for a disk (cold data, cold names, fsync, truncation, large writes, listings) goes to the
-//! blocking pool, and so does everything on any other filesystem, so many at a time as the export allows: one hung
+//! thread. What may wait for a disk (cold data, cold names, fsync, truncation, large writes, listings, and every update
+//! while an fsync is under way, since it may have to wait for the journal) goes to the blocking pool, and so does everything on any other filesystem, so many at a time as the export allows: one hung
 //! mount cannot take all threads. Copies have an allowance of their own and a low I/O priority.
 //!
 //! # Who acts

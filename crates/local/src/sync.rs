@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dhow_sys::{Errno, io};
 use dhow_vfs::Handle;
@@ -88,12 +88,19 @@ struct Waiter {
 /// The lanes of a filesystem. A lane is in the map for as long as its runner runs.
 pub(crate) struct Syncer {
     lanes: Mutex<HashMap<Lane, Batch>>,
+    /// How many lanes run.
+    running: AtomicU32,
     verifier: Arc<Verifier>,
 }
 
 impl Syncer {
     pub(crate) fn new(verifier: Arc<Verifier>) -> Syncer {
-        Syncer { lanes: Mutex::default(), verifier }
+        Syncer { lanes: Mutex::default(), running: AtomicU32::new(0), verifier }
+    }
+
+    /// Whether an fsync is under way. Then updates of the filesystem may have to wait for its journal.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
     }
 
     /// Makes the targets durable. All changes made before the call are covered when it returns `Ok`.
@@ -116,6 +123,7 @@ impl Syncer {
             start
         };
         if start {
+            self.running.fetch_add(1, Ordering::Relaxed);
             // A task of its own, so that dropping our future leaves nobody waiting for a runner that never comes.
             let (syncer, permits) = (self.clone(), permits.clone());
             tokio::spawn(async move {
@@ -138,6 +146,7 @@ impl Syncer {
                     Some(batch) if !batch.waiters.is_empty() => std::mem::take(batch),
                     _ => {
                         lanes.remove(lane);
+                        self.running.fetch_sub(1, Ordering::Relaxed);
                         return;
                     }
                 }

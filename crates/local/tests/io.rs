@@ -140,14 +140,12 @@ async fn many_writers_and_commits_of_one_file() {
 }
 
 #[tokio::test]
-async fn a_full_filesystem_says_so_and_keeps_what_fits() {
-    let tree = Tree::disk().await;
-    let f = tree.file(&root(), &tree.root, "f", 0o644).await;
-    let space = tree.local.statfs(&root(), &f).await.unwrap();
-    assert!(space.total >= space.free && space.free >= space.avail && space.files_total >= space.files_free);
-    let io = IoRef { handle: &f, open: None };
-    let too_much = tree.local.allocate(&root(), io, 0, space.free + (1 << 40)).await;
-    assert!(matches!(fails(too_much), ErrorKind::NoSpace | ErrorKind::FileTooBig));
+async fn space_of_the_filesystem() {
+    for tree in Tree::each().await {
+        let space = tree.local.statfs(&root(), &tree.root).await.unwrap();
+        assert!(space.total >= space.free && space.free >= space.avail && space.files_total >= space.files_free);
+        assert!(space.total > 0);
+    }
 }
 
 #[tokio::test]

@@ -57,6 +57,7 @@ async fn a_full_disk_case_b50() {
     let tree = Tree::at(home.path(), |o| o.state_dir = None).await;
     let f = tree.file(&root(), &tree.root, "f", 0o644).await;
     let io = IoRef { handle: &f, open: None };
+    assert_eq!(fails(tree.local.allocate(&root(), io, 0, 10 << 20).await), ErrorKind::NoSpace);
     let mut done = 0;
     let kind = loop {
         let data = Bytes::from(vec![1; 300_000]);
@@ -73,6 +74,13 @@ async fn a_full_disk_case_b50() {
     // What a copy had no room for, it says; what it moved counts.
     let small = tree.file(&root(), &tree.root, "g", 0o644).await;
     tree.local.remove(&root(), &tree.root, &name("f")).await.unwrap();
+    // The task that tidies up may hold the removed file for a moment.
+    for _ in 0..100 {
+        if tree.local.statfs(&root(), &tree.root).await.unwrap().free > 900_000 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     std::fs::write(tree.path("src"), vec![2; 700_000]).unwrap();
     let src = tree.lookup(&root(), &tree.root, "src").await.unwrap().handle;
     let backend = tree.shared();
@@ -204,3 +212,39 @@ async fn an_xfs_that_cannot_share_says_so() {
     assert_eq!(tree.local.copy_range(&root(), source, target, 0, u64::MAX, 1 << 30).await.unwrap(), 100_000);
     assert_eq!(std::fs::read(tree.path("dst")).unwrap(), vec![7; 100_000]);
 }
+
+#[tokio::test]
+async fn a_failed_fsync_is_told_and_changes_the_verifier_case_b30_k25() {
+    // A disk of 64 MiB behind which there is room for 24: it takes writes and fails when they are written out.
+    let small = tempfile::tempdir().unwrap();
+    let Some(_room) = Mount::tmpfs(small.path(), "size=24m") else { return };
+    let home = tempfile::tempdir_in(small.path()).unwrap();
+    // No journal, whose own failure would make the filesystem read-only.
+    let Some(mount) = Mount::image_in(home, "ext4", 64, &["-O", "^has_journal"]) else { return };
+    let tree = Tree::at(mount.path(), |o| o.metadata_sync = false).await;
+    let good = tree.file(&root(), &tree.root, "good", 0o644).await;
+    let bad = tree.file(&root(), &tree.root, "bad", 0o644).await;
+    let io = IoRef { handle: &good, open: None };
+    tree.write(&root(), &good, 0, b"small").await.unwrap();
+    tree.local.commit(&root(), io, 0, 0).await.unwrap();
+    let before = tree.local.write_verifier();
+    let io = IoRef { handle: &bad, open: None };
+    for n in 0..40 {
+        let data = Bytes::from(vec![n as u8 + 1; MIB]);
+        let done = tree.local.write(&root(), io, n * MIB as u64, data, Stability::Unstable).await.unwrap();
+        assert_eq!(done.verifier, before);
+    }
+    let commit = tree.local.commit(&root(), io, 0, 0).await;
+    assert!(matches!(fails(commit), ErrorKind::Io | ErrorKind::NoSpace));
+    let after = tree.local.write_verifier();
+    assert_ne!(after, before);
+    // The kernel has told it once and would call it well now; the verifier still says that the data must come again.
+    if let Ok(done) = tree.local.commit(&root(), io, 0, 0).await {
+        assert_ne!(done.verifier, before);
+    }
+    // A write that is to be stable and is not, is an error.
+    let more = tree.local.write(&root(), io, 40 * MIB as u64, Bytes::from(vec![1; 4 * MIB]), Stability::FileSync).await;
+    assert!(matches!(fails(more), ErrorKind::Io | ErrorKind::NoSpace));
+}
+
+const MIB: usize = 1 << 20;

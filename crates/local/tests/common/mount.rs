@@ -25,6 +25,11 @@ impl Mount {
     /// As [`Mount::image`], with more arguments for mkfs.
     pub fn image_with(kind: &str, mib: u64, arguments: &[&str]) -> Option<Mount> {
         let home = tempfile::Builder::new().prefix("dhow-image-").tempdir().unwrap();
+        Mount::image_in(home, kind, mib, arguments)
+    }
+
+    /// As [`Mount::image_with`], with the file in a directory that is given.
+    pub fn image_in(home: TempDir, kind: &str, mib: u64, arguments: &[&str]) -> Option<Mount> {
         let (image, at) = (home.path().join("image"), home.path().join("mnt"));
         std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
         std::fs::create_dir(&at).unwrap();

@@ -7,11 +7,11 @@ use dhow_proto::v4::ops::{SequenceArgs, share};
 use dhow_proto::v4::{ArgOp, Attrs, ResOp, StableHow, Stateid, Status, Verifier, attr};
 use dhow_rpc::Credential;
 use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
-use dhow_testkit::fault::Call;
+use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::memfs::{Clock, Options};
 use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op};
 use dhow_testkit::{Fault, MemFs};
-use dhow_vfs::{Backend, Time};
+use dhow_vfs::{Backend, ErrorKind, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -260,4 +260,38 @@ async fn an_honest_retry_is_no_false_one() {
     let Credential::Sys(sys) = &mut c.wire.cred else { panic!() };
     sys.gids.push(7);
     assert_eq!(c.wire.compound(2, &request(5)).await.status, Status::SEQ_FALSE_RETRY);
+}
+
+/// Case K07: shutting down stops copies that run, rather than waiting for their end.
+#[tokio::test]
+async fn shutting_down_stops_copies() {
+    let fs = MemFs::new();
+    let fault = Fault::new(fs.clone());
+    let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+    let export = ExportConfig { path: "/e".into(), backend: fault.clone(), options };
+    let mut config = ServerConfig::in_memory(vec![export]).unwrap();
+    config.copy.sync_budget = Duration::ZERO;
+    config.limits.drain = Duration::from_secs(600);
+    let server = Server::start(config).await.unwrap();
+    let mut c = client(&server, "a").await;
+    let root = c.walk("/e").await;
+    let (src, dst) = (c.create(&root, "src").await, c.create(&root, "dst").await);
+    for i in 0..64 {
+        c.write(&src, i << 20, &[7; 1 << 20]).await;
+    }
+    // Neither of the quick ways: the bytes go piece by piece, each taking its time.
+    fault.always(Call::CloneRange, Action::Fail(ErrorKind::NotSupported));
+    fault.always(Call::CopyRange, Action::Fail(ErrorKind::NotSupported));
+    fault.always(Call::Write, Action::Delay(Duration::from_millis(50)));
+    let copy = op::copy(src.stateid, dst.stateid, (0, 0), 0, false);
+    c.ok(&[op::put(&src.fh), ArgOp::SaveFh, op::put(&dst.fh), copy]).await;
+    let shared = server.shared().clone();
+    assert_eq!(shared.state.counts().copies, 1);
+    tokio::time::timeout(Duration::from_secs(60), server.shutdown()).await.unwrap();
+    let written = fault.count(Call::Write);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(fault.count(Call::Write), written, "nothing goes on");
+    let copied = fs.content_of("/dst").unwrap().len();
+    assert!(copied < 64 << 20, "stopped half-way");
+    assert_eq!(shared.state.counts().copies, 0);
 }

@@ -18,6 +18,8 @@ pub struct ConnCx {
     pub conn: Connection,
     /// The peer; `None` on a virtual network.
     pub peer: Option<SocketAddr>,
+    /// The address of this server that the peer used; `None` on a virtual network.
+    pub local: Option<SocketAddr>,
     /// Transaction number of the next callback.
     xid: AtomicU32,
     calls: Arc<Semaphore>,
@@ -25,10 +27,10 @@ pub struct ConnCx {
 }
 
 impl ConnCx {
-    pub(crate) fn new(conn: Connection, calls: usize) -> Self {
+    pub(crate) fn new(conn: Connection, local: Option<SocketAddr>, calls: usize) -> Self {
         let limit = calls.clamp(1, Semaphore::MAX_PERMITS);
         let calls = Arc::new(Semaphore::new(limit));
-        Self { id: conn.id(), peer: conn.peer(), conn, xid: AtomicU32::new(1), calls, limit }
+        Self { id: conn.id(), peer: conn.peer(), local, conn, xid: AtomicU32::new(1), calls, limit }
     }
 
     /// Calls of this connection that run now.

@@ -1,6 +1,7 @@
 //! What is served: exports, and the pseudo-root that leads to them.
 
 use crate::config::{ExportConfig, ExportOptions};
+use crate::copy::partners::Behalf;
 use crate::fh::{Place, export_id};
 use dhow_vfs::pseudo::{Pseudo, PseudoError};
 use dhow_vfs::{Backend, Cx, FsId, Handle, Name, Node, ObjectId, OpenFile, PageLimit, Time, readonly::ReadOnly};
@@ -84,6 +85,8 @@ pub struct OpenToken {
     pub file: OpenFile,
     /// The user who opened it: an OPEN by another one that adds to it is checked anew.
     pub uid: u32,
+    /// Of a copy-notify stateid: in whose name it is used.
+    pub behalf: Option<Arc<Behalf>>,
 }
 
 /// Why exports cannot be served together.

@@ -18,6 +18,29 @@ pub struct OpMetrics {
     pub nanos: AtomicU64,
 }
 
+/// Counters of inter-server copies.
+#[derive(Debug, Default)]
+pub struct InterMetrics {
+    /// Copies begun from another server.
+    pub copies: AtomicU64,
+    /// Bytes read from other servers and written here.
+    pub bytes: AtomicU64,
+    /// Connections made to sources.
+    pub source_connects: AtomicU64,
+    /// Attempts that failed.
+    pub source_connect_failures: AtomicU64,
+    /// Calls that setting those connections' sessions up took.
+    pub source_setup_calls: AtomicU64,
+    /// Sources that are not allowed.
+    pub source_refusals: AtomicU64,
+    /// Copies refused because too many run.
+    pub copy_limit_hits: AtomicU64,
+    /// COPY_NOTIFYs for destinations that are not allowed.
+    pub destination_refusals: AtomicU64,
+    /// Reads from another address than the destination that was named.
+    pub destination_mismatches: AtomicU64,
+}
+
 /// Counters of a server. Each only grows, but for `calls_running` and `connections`.
 #[derive(Debug)]
 pub struct ServerMetrics {
@@ -46,6 +69,8 @@ pub struct ServerMetrics {
     pub bad_handles: AtomicU64,
     /// Uses of an export refused by client network or port.
     pub export_refusals: AtomicU64,
+    /// Of copies between servers.
+    pub inter: InterMetrics,
 }
 
 impl Default for ServerMetrics {
@@ -64,6 +89,7 @@ impl Default for ServerMetrics {
             panics: AtomicU64::new(0),
             bad_handles: AtomicU64::new(0),
             export_refusals: AtomicU64::new(0),
+            inter: InterMetrics::default(),
         }
     }
 }

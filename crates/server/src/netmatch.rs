@@ -22,6 +22,16 @@ impl NetMatch {
         Self { addr, bits }
     }
 
+    /// The address it was made of.
+    pub fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    /// Leading bits that count.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Whether `peer` is in it. An IPv4 address in IPv6 clothes (`::ffff:a.b.c.d`) counts as IPv4.
     pub fn contains(&self, peer: IpAddr) -> bool {
         match (self.addr.to_canonical(), peer.to_canonical()) {

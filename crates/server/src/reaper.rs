@@ -38,6 +38,7 @@ pub(crate) async fn run(shared: Arc<ServerShared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        shared.partners.tick(shared.now());
         let effects = shared.state.tick(shared.now());
         shared.carry_out(effects).await;
     }

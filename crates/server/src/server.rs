@@ -95,6 +95,7 @@ impl Server {
             .map(|l| l.local_addr())
             .collect::<io::Result<Vec<_>>>()
             .map_err(|source| StartError::Listen { addr: SocketAddr::from(([0, 0, 0, 0], 0)), source })?;
+        let _ = shared.listening.set(addresses.clone());
         shared.exports.warm(WARM_UP).await;
         let stop = watch::Sender::new(false);
         let mut tasks = JoinSet::new();
@@ -135,7 +136,7 @@ impl Running {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (read, write) = tokio::io::split(stream);
-        serve(&self.shared, read, write, peer, None);
+        serve(&self.shared, read, write, (peer, None), None);
     }
 
     /// Takes no more connections and requests, waits (for a bounded time) for those that run, sends their replies and
@@ -144,6 +145,8 @@ impl Running {
         self.stop.send_replace(true);
         self.shared.closing.send_replace(true);
         self.tasks.shutdown().await;
+        // Bounded by the client library; most often there is nothing to close.
+        let _ = tokio::time::timeout(self.shared.limits.drain, self.shared.partners.shut()).await;
         let conns: Vec<Arc<ConnCx>> = self.shared.conns.lock().values().cloned().collect();
         for c in &conns {
             c.conn.stop_reading();
@@ -152,6 +155,7 @@ impl Running {
         self.shared.state.cancel_all_copies();
         let drained = tokio::time::timeout(self.shared.limits.drain, async {
             self.shared.running.idle().await;
+            self.shared.partners.drained().await;
             for c in &conns {
                 c.conn.flush().await;
             }
@@ -187,8 +191,9 @@ async fn accept(listener: Listener, shared: Arc<ServerShared>, mut stop: watch::
         };
         match accepted {
             Ok((stream, peer, permit)) => {
+                let local = stream.local_addr().ok();
                 let (read, write) = stream.into_split();
-                serve(&shared, read, write, Some(peer), Some(permit));
+                serve(&shared, read, write, (Some(peer), local), Some(permit));
             }
             Err(error) => {
                 tracing::error!(%error, "listener failed");
@@ -203,7 +208,7 @@ fn serve<R, W>(
     shared: &Arc<ServerShared>,
     read: R,
     write: W,
-    peer: Option<SocketAddr>,
+    (peer, local): (Option<SocketAddr>, Option<SocketAddr>),
     permit: Option<OwnedSemaphorePermit>,
 ) where
     R: AsyncRead + Send + Unpin + 'static,
@@ -219,7 +224,7 @@ fn serve<R, W>(
         payload: Some(Arc::new(payload::write_payload_offset)),
     };
     let (conn, driver) = Connection::new(read, write, peer, &options, Arc::clone(&shared.net));
-    let cx = Arc::new(ConnCx::new(conn, limits.calls_per_connection));
+    let cx = Arc::new(ConnCx::new(conn, local, limits.calls_per_connection));
     shared.conns.lock().insert(cx.id, Arc::clone(&cx));
     shared.metrics.connections_total.fetch_add(1, Relaxed);
     shared.metrics.connections.fetch_add(1, Relaxed);

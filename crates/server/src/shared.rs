@@ -4,6 +4,7 @@ use crate::config::{Identity, ServerLimits};
 use crate::conn::ConnCx;
 use crate::copy::CopyConfig;
 use crate::copy::on_file::CopiesOn;
+use crate::copy::partners::Partners;
 use crate::exports::{Exports, OpenToken};
 use crate::fh::HandleCodec;
 use crate::gates::AllGates;
@@ -11,12 +12,14 @@ use crate::metrics::ServerMetrics;
 use crate::store::StableStore;
 use dhow_net::NetShared;
 use dhow_proto::v4::{OpNum, Status};
+use dhow_state::sources::SourceCounts;
 use dhow_state::{State, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
 
@@ -37,6 +40,10 @@ pub struct ServerShared {
     pub state: Arc<State<OpenToken>>,
     /// Settings of copies.
     pub copy: CopyConfig,
+    /// Connections to the sources of copies.
+    pub(crate) partners: Partners,
+    /// Addresses listened on.
+    pub(crate) listening: OnceLock<Vec<SocketAddr>>,
     /// How many copies write to each file.
     pub(crate) copies_on: CopiesOn,
     /// The server shuts down: copies end with what they have.
@@ -70,6 +77,7 @@ impl ServerShared {
     ) -> Self {
         let net = NetShared::new(limits.request_bytes, 64 << 20);
         let handles = HandleCodec::new(identity.handle_key);
+        let partners = Partners::new(&copy.inter);
         Self {
             limits,
             identity,
@@ -77,6 +85,8 @@ impl ServerShared {
             handles,
             state: Arc::new(state),
             copy,
+            partners,
+            listening: OnceLock::new(),
             copies_on: CopiesOn::default(),
             closing: watch::Sender::new(false),
             gates: AllGates::new(),
@@ -88,6 +98,11 @@ impl ServerShared {
             status_hook,
             started: Instant::now(),
         }
+    }
+
+    /// Connections to the sources of copies: being made, made, and their uses.
+    pub fn source_counts(&self) -> SourceCounts {
+        self.partners.counts()
     }
 
     /// The time that the state machines go by: it runs from the server's start.

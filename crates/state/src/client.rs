@@ -97,6 +97,7 @@ pub struct Client {
     /// Ranges it has locked, and its lock states.
     pub(crate) locks: AtomicUsize,
     pub(crate) copies: AtomicUsize,
+    pub(crate) notifies: AtomicUsize,
     /// Opens of this client, for the retire. Leaf lock: taken while a stripe is held.
     pub(crate) states: Mutex<HashSet<StateKey>>,
 }
@@ -125,6 +126,7 @@ impl Client {
             opens: AtomicUsize::new(0),
             locks: AtomicUsize::new(0),
             copies: AtomicUsize::new(0),
+            notifies: AtomicUsize::new(0),
             states: Mutex::new(HashSet::new()),
         };
         client.lease.renew(now + lease_time);

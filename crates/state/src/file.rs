@@ -15,6 +15,7 @@ use crate::client::Client;
 use crate::ids::{Keyed, Map, StateKey};
 use crate::io::IoGate;
 use crate::lockset::{Held, LockSet};
+use crate::notify::Notify;
 use crate::types::*;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -78,6 +79,8 @@ pub(crate) struct Open<T> {
     /// Takes no new I/O.
     pub(crate) closing: bool,
     pub(crate) lock_states: SmallVec<[StateKey; 1]>,
+    /// Copy-notify stateids asked with it.
+    pub(crate) notifies: Vec<StateKey>,
 }
 
 /// Lock state: one for each open and lock-owner.
@@ -128,6 +131,7 @@ pub(crate) struct Stripe<T> {
     pub(crate) files: Map<FileKey, File>,
     pub(crate) opens: Map<StateKey, Open<T>>,
     pub(crate) locks: Map<StateKey, LockState>,
+    pub(crate) notifies: Map<StateKey, Notify<T>>,
     pub(crate) keyed: Keyed,
     /// Numbers pending locks.
     pub(crate) next: u64,
@@ -136,7 +140,7 @@ pub(crate) struct Stripe<T> {
 impl<T: Clone> Stripe<T> {
     pub(crate) fn new(keyed: Keyed) -> Self {
         let (files, opens, locks) = (Map::with_hasher(keyed), Map::with_hasher(keyed), Map::with_hasher(keyed));
-        Self { files, opens, locks, keyed, next: 0 }
+        Self { files, opens, locks, notifies: Map::with_hasher(keyed), keyed, next: 0 }
     }
 
     pub(crate) fn file_mut(&mut self, key: &FileKey) -> &mut File {
@@ -176,6 +180,9 @@ impl<T: Clone> Stripe<T> {
         let Some(open) = self.opens.remove(key) else { return false };
         open.client.states.lock().remove(key);
         open.client.opens.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+        for n in &open.notifies {
+            self.notifies.remove(n);
+        }
         let mut gone: SmallVec<[OwnerKey; 1]> = SmallVec::new();
         for l in &open.lock_states {
             if let Some(l) = self.locks.remove(l) {

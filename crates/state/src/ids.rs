@@ -67,6 +67,7 @@ pub(crate) enum Kind {
     Open = 1,
     Lock = 2,
     Copy = 4,
+    Notify = 8,
 }
 
 /// A parsed "other".
@@ -149,6 +150,13 @@ impl Ids {
         let n = self.count();
         let tag = self.keyed.hash(2 + kind as u8, &n.to_be_bytes()) & 0xff_ffff;
         StateKey { kind: kind as u8, stripe, instance: self.instance as u16, id: n << 24 | tag }
+    }
+
+    /// The key of a copy-notify stateid: all but kind and stripe is a keyed hash, 80 bits that nobody can guess.
+    pub(crate) fn notify(&self, stripe: u8) -> StateKey {
+        let n = self.count().to_be_bytes();
+        let (instance, id) = (self.keyed.hash(64, &n) as u16, self.keyed.hash(65, &n));
+        StateKey { kind: Kind::Notify as u8, stripe, instance, id }
     }
 
     pub(crate) fn stripe(&self, key: &[u8]) -> u8 {

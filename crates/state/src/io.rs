@@ -83,12 +83,25 @@ impl Future for Drain {
 pub struct IoToken<T> {
     open: Option<T>,
     gate: Option<Arc<IoGate>>,
+    /// Of a copy-notify stateid: in whose name, and that it is in use.
+    behalf: Option<(T, Arc<()>)>,
 }
 
 impl<T> IoToken<T> {
     /// The open it goes through; `None` for a special stateid.
     pub fn open(&self) -> Option<&T> {
         self.open.as_ref()
+    }
+
+    /// Leave under a copy-notify stateid; the caller holds the stripe of the open.
+    pub(crate) fn on_behalf(open: T, gate: Arc<IoGate>, behalf: T, in_use: Arc<()>) -> Self {
+        gate.enter();
+        Self { open: Some(open), gate: Some(gate), behalf: Some((behalf, in_use)) }
+    }
+
+    /// Under a copy-notify stateid: what COPY_NOTIFY left, to act in the name of who sent it.
+    pub fn behalf(&self) -> Option<&T> {
+        self.behalf.as_ref().map(|(t, _)| t)
     }
 
     /// Gives the leave back but keeps the open file.
@@ -156,7 +169,7 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::OPENMODE.into());
         }
         open.gate.enter();
-        Ok(IoToken { open: Some(open.token.clone()), gate: Some(open.gate.clone()) })
+        Ok(IoToken { open: Some(open.token.clone()), gate: Some(open.gate.clone()), behalf: None })
     }
 
     fn begin_special(&self, file: &FileKey, stateid: &Stateid, kind: IoKind, now: Time) -> Result<IoToken<T>, Refused> {
@@ -176,7 +189,7 @@ impl<T: Clone + Send> State<T> {
                 })?;
             }
         }
-        Ok(IoToken { open: None, gate: None })
+        Ok(IoToken { open: None, gate: None, behalf: None })
     }
 }
 

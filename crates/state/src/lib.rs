@@ -28,8 +28,7 @@
 //! of a client whose lease has ended stands in the way ([`Refused::Courtesy`]), the server retires that client
 //! ([`State::retire`]) and asks again. [`State::tick`] is called about once a second.
 //!
-//! Copy-notify stateids (RFC 7862 15.3) will have a module beside `copies`: keyed by 96 random bits, tied to the open
-//! they were asked with.
+//! Copy-notify stateids (RFC 7862 15.3) are in `notify`: not to be guessed, tied to the open they were asked with.
 
 mod backchannel;
 mod client;
@@ -42,6 +41,7 @@ mod io;
 mod limits;
 mod lock;
 mod lockset;
+mod notify;
 mod open;
 mod retire;
 mod session;
@@ -93,6 +93,8 @@ pub struct State<T: Clone + Send> {
     /// Opens in all stripes.
     opens: AtomicUsize,
     copies: Mutex<Copies>,
+    /// Copy-notify stateids in all stripes.
+    notify_total: Arc<AtomicUsize>,
     grace: Mutex<Grace>,
     budget: Arc<Budget>,
     /// Whether the grace period runs: what `grace` says, readable without its mutex.
@@ -120,6 +122,7 @@ impl<T: Clone + Send> State<T> {
             opens: AtomicUsize::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(Stripe::new(keyed))).collect(),
             copies: Mutex::new(Copies::new(keyed)),
+            notify_total: Arc::default(),
             grace: Mutex::new(grace),
             budget: Arc::new(Budget::default()),
             pressed: AtomicBool::new(false),
@@ -146,6 +149,7 @@ impl<T: Clone + Send> State<T> {
         }
         self.tick_clients(now, &mut effects);
         self.tick_copies(now);
+        self.tick_notifies(now);
         effects
     }
 
@@ -168,6 +172,7 @@ impl<T: Clone + Send> State<T> {
             lock_states,
             files,
             copies: self.copies_running(),
+            copy_notifies: self.notifies(),
             reply_cache_promised: self.budget.promised(),
         }
     }
@@ -217,6 +222,8 @@ pub struct Counts {
     pub files: usize,
     /// Asynchronous copies that run.
     pub copies: usize,
+    /// Copy-notify stateids.
+    pub copy_notifies: usize,
     /// Bytes of cached replies.
     pub reply_cache: u64,
     /// Bytes that cached replies may grow to.

@@ -55,6 +55,12 @@ pub struct Limits {
     pub copies: usize,
     /// Finished copies of one client that are remembered; the oldest is forgotten.
     pub finished_copies_per_client: usize,
+    /// Copy-notify stateids of one open; the one that would end first makes room if it is not in use.
+    pub copy_notifies_per_open: usize,
+    /// Copy-notify stateids of one client.
+    pub copy_notifies_per_client: usize,
+    /// Copy-notify stateids of all clients.
+    pub copy_notifies: usize,
     /// How long a finished copy answers OFFLOAD_STATUS.
     pub finished_copy_time: Duration,
 }
@@ -86,6 +92,9 @@ impl Default for Limits {
             copies_per_client: 16,
             copies: 64,
             finished_copies_per_client: 64,
+            copy_notifies_per_open: 64,
+            copy_notifies_per_client: 4096,
+            copy_notifies: 65_536,
             finished_copy_time: Duration::from_secs(90),
         }
     }
@@ -126,4 +135,6 @@ pub struct LimitHits {
     pub locks: HitCount,
     /// [`Limits::copies`] or [`Limits::copies_per_client`]: a copy was not made asynchronous.
     pub copies: HitCount,
+    /// One of the limits on copy-notify stateids: COPY_NOTIFY answered DELAY.
+    pub copy_notifies: HitCount,
 }

@@ -158,6 +158,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
             gate: Arc::new(IoGate::default()),
             closing: false,
             lock_states: SmallVec::new(),
+            notifies: Vec::new(),
         };
         let file = stripe.file_mut(&self.file);
         file.share.add(self.access, self.deny);

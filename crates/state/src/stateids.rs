@@ -17,6 +17,9 @@ impl<T: Clone + Send> State<T> {
         if key.is(Kind::Copy) {
             return self.test_copy(client, stateid);
         }
+        if key.is(Kind::Notify) {
+            return self.test_notify(client, stateid);
+        }
         let Some(stripe) = self.stripe_of(&key) else { return Status::BAD_STATEID };
         let stripe = stripe.lock();
         let (owner, seqid) = if let Some(l) = stripe.locks.get(&key) {
@@ -32,7 +35,7 @@ impl<T: Clone + Send> State<T> {
         check_seqid(stateid.seqid, seqid).err().unwrap_or(Status::OK)
     }
 
-    /// Frees lock state that holds no lock.
+    /// Frees lock state that holds no lock, or a copy-notify stateid.
     ///
     /// # Errors
     ///
@@ -43,6 +46,9 @@ impl<T: Clone + Send> State<T> {
             s => return Err(s),
         }
         let key = StateKey::parse(&stateid.other);
+        if key.is(Kind::Notify) {
+            return self.notify_cancel(client, stateid);
+        }
         if !key.is(Kind::Lock) {
             return Err(Status::LOCKS_HELD);
         }

@@ -18,7 +18,8 @@
 //! the ending says so and never claims FILE_SYNC; the backend has changed its verifier by then. If the verifier changed
 //! while an unstable copy ran, the *old* one is reported, so that the client's COMMIT shows it that data may be gone.
 
-use super::mover::{self, Moved, Progress, Range, Side};
+use super::mover::{self, Progress, Range, Side};
+use super::pull::{self, Pull};
 use crate::errmap::status;
 use dhow_proto::v4::{StableHow, Status, Verifier};
 use std::sync::Arc;
@@ -61,14 +62,35 @@ pub struct Job {
 impl Job {
     /// Starts to copy. `durable` is asked after the last byte, with whether the source's end was reached.
     pub fn spawn(src: Side, dst: Side, range: Range, durable: impl FnOnce(bool) -> bool + Send + 'static) -> Self {
+        Self::start(|progress| async move {
+            let before = dst.backend.write_verifier();
+            let moved = mover::run(&src, &dst, &range, &progress).await;
+            let failed = moved.error.as_ref().map_or(Status::OK, status);
+            let end = range.src_offset + moved.copied;
+            let reached_end =
+                || async move { src.backend.getattr(&src.cx, &src.handle).await.is_ok_and(|attr| end >= attr.size) };
+            let done = (moved.complete, moved.copied, failed);
+            conclude(&dst, &range, done, reached_end(), before, durable).await
+        })
+    }
+
+    /// Starts to copy from another server, whose file has `size` bytes; as [`Job::spawn`] otherwise.
+    pub(crate) fn pull(pull: Pull, dst: Side, size: u64, durable: impl FnOnce(bool) -> bool + Send + 'static) -> Self {
+        Self::start(move |progress| async move {
+            let before = dst.backend.write_verifier();
+            let pulled = pull::run(&pull, &dst, &progress).await;
+            let reached_end = pulled.short || pull.range.src_offset + pulled.copied >= size;
+            let done = (pulled.complete, pulled.copied, pulled.error.unwrap_or(Status::OK));
+            conclude(&dst, &pull.range, done, std::future::ready(reached_end), before, durable).await
+        })
+    }
+
+    fn start<F: Future<Output = Ending> + Send + 'static>(work: impl FnOnce(Arc<Progress>) -> F) -> Self {
         let progress = Arc::new(Progress::default());
         let (tx, rx) = watch::channel(None);
-        let theirs = progress.clone();
+        let work = work(progress.clone());
         tokio::spawn(async move {
-            let before = dst.backend.write_verifier();
-            let moved = mover::run(&src, &dst, &range, &theirs).await;
-            let ending = conclude(&src, &dst, &range, moved, before, durable).await;
-            tx.send_replace(Some(ending));
+            tx.send_replace(Some(work.await));
         });
         Self { progress, ending: rx }
     }
@@ -98,29 +120,21 @@ impl Job {
     }
 }
 
+/// The ending of a copy that moved its bytes: whether all of them, how many, what went wrong.
 async fn conclude(
-    src: &Side,
     dst: &Side,
     range: &Range,
-    moved: Moved,
+    (complete, copied, status_so_far): (bool, u64, Status),
+    reached_end: impl Future<Output = bool>,
     before: dhow_vfs::WriteVerifier,
     durable: impl FnOnce(bool) -> bool,
 ) -> Ending {
-    let mut ending = Ending {
-        status: moved.error.as_ref().map_or(Status::OK, status),
-        copied: moved.copied,
-        committed: StableHow::UNSTABLE,
-        verifier: Verifier(before),
-    };
-    if !moved.complete || moved.copied == 0 && range.len > 0 {
+    let mut ending =
+        Ending { status: status_so_far, copied, committed: StableHow::UNSTABLE, verifier: Verifier(before) };
+    if !complete || copied == 0 && range.len > 0 {
         return ending;
     }
-    let end = range.src_offset + moved.copied;
-    let reached_end = match src.backend.getattr(&src.cx, &src.handle).await {
-        Ok(attr) => end >= attr.size,
-        Err(_) => false,
-    };
-    if durable(reached_end) {
+    if durable(reached_end.await) {
         match mover::make_durable(dst).await {
             Ok(verifier) if verifier == before => ending.committed = StableHow::FILE_SYNC,
             // A failed fsync of somebody else meanwhile: part of this data may have been lost with it.

@@ -5,6 +5,9 @@
 //! * [`job`]: one copy as a task, from its start to its durable end.
 //! * [`offload`]: a job that outlives its COPY: stateid, progress, CB_OFFLOAD.
 //!
+//! * [`pull`]: the loop that moves bytes from another server; [`partners`]: connections to other servers, and what is
+//!   allowed; [`source`]: what a client library must offer for that; `netloc`, `rate`: addresses, bandwidth.
+//!
 //! The operations are in `v4/ops/` like all others. Who owns what: the job's task owns both ends of the copy (open
 //! files by the backend's tokens); an asynchronous copy's ticket (`dhow_state::CopyTicket`) belongs to the task in
 //! [`offload`] alone, so the number of running copies is right on every path (case K06). A copy that became
@@ -13,10 +16,17 @@
 
 pub mod job;
 pub mod mover;
+pub mod netloc;
 pub(crate) mod offload;
 pub(crate) mod on_file;
+pub mod partners;
+pub(crate) mod pull;
+pub mod rate;
+pub mod source;
 
 pub use job::CommitPolicy;
+pub use partners::{CheckDestination, InterConfig};
+pub use source::{SourceAttr, SourceConnection, SourceConnector, SourceData, SourceFailure, SourceFile};
 
 use std::time::Duration;
 
@@ -29,10 +39,17 @@ pub struct CopyConfig {
     pub strict_eof: bool,
     /// Whether the end of a copy is made durable.
     pub commit: CommitPolicy,
+    /// Copies between servers.
+    pub inter: InterConfig,
 }
 
 impl Default for CopyConfig {
     fn default() -> Self {
-        Self { sync_budget: Duration::from_secs(1), strict_eof: false, commit: CommitPolicy::Auto }
+        Self {
+            sync_budget: Duration::from_secs(1),
+            strict_eof: false,
+            commit: CommitPolicy::Auto,
+            inter: InterConfig::default(),
+        }
     }
 }

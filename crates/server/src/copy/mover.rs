@@ -23,7 +23,7 @@ pub struct Side {
 }
 
 impl Side {
-    fn io(&self) -> IoRef<'_> {
+    pub(super) fn io(&self) -> IoRef<'_> {
         IoRef { handle: &self.handle, open: self.open.as_ref() }
     }
 }
@@ -54,6 +54,11 @@ impl Progress {
     /// Bytes of the contiguous prefix that are in the destination.
     pub fn copied(&self) -> u64 {
         self.copied.load(Ordering::Acquire)
+    }
+
+    /// Sets the bytes of the prefix: for movers of other kinds.
+    pub(super) fn set_copied(&self, n: u64) {
+        self.copied.store(n, Ordering::Release);
     }
 
     /// Asks the mover to end after the present chunk with what it has. A cancel is not taken back by this.
@@ -180,7 +185,8 @@ async fn make_hole(dst: &Side, offset: u64, len: u64) -> Result<(), Error> {
     Ok(())
 }
 
-async fn write_all(dst: &Side, offset: u64, mut data: Bytes) -> Result<u64, Error> {
+/// Writes all of `data`, unstably.
+pub(super) async fn write_all(dst: &Side, offset: u64, mut data: Bytes) -> Result<u64, Error> {
     let mut written = 0;
     while !data.is_empty() {
         let w = dst.backend.write(&dst.cx, dst.io(), offset + written, data.clone(), Stability::Unstable).await?;

@@ -102,7 +102,7 @@ async fn step(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Step {
         return Step::Done(fail(out, mark, OpNum::ILLEGAL, Status::OP_ILLEGAL));
     };
     let begun = Instant::now();
-    let refused = misplaced(cx, info).or_else(|| lacking(cx, info)).or_else(|| no_room(cx, op, out.len()));
+    let refused = misplaced(cx, info).or_else(|| lacking(cx, op, info)).or_else(|| no_room(cx, op, out.len()));
     let mut status = match refused {
         Some(status) => fail(out, mark, op, status),
         None if op == OpNum::SEQUENCE => match sequence(cx, r, out) {
@@ -172,10 +172,18 @@ fn misplaced(cx: &OpCx, info: &OpInfo) -> Option<Status> {
     }
 }
 
-fn lacking(cx: &OpCx, info: &OpInfo) -> Option<Status> {
-    let current = info.needs_current_fh() && cx.current().is_err();
-    let saved = info.needs_saved_fh() && cx.saved().is_err();
-    (current || saved).then_some(Status::NOFILEHANDLE)
+fn lacking(cx: &OpCx, op: OpNum, info: &OpInfo) -> Option<Status> {
+    if cx.may_be_foreign(op) {
+        return None;
+    }
+    let current = if info.needs_current_fh() { cx.current().err() } else { None };
+    let saved = if info.needs_saved_fh() { cx.saved().err() } else { None };
+    current.or(saved)
+}
+
+/// Whether the operation after this one is SAVEFH.
+fn saves_next(r: &Reader) -> bool {
+    OpNum::decode(&mut r.clone()) == Ok(OpNum::SAVEFH)
 }
 
 /// The most bytes the reply may have after this operation, and the status of more. Room is kept for a bare error of
@@ -212,6 +220,8 @@ fn result_size(op: OpNum) -> usize {
         OpNum::SETATTR => BITMAP,
         OpNum::WRITE => 16,
         OpNum::COPY => 4 + STATEID + 20 + 8,
+        // Two addresses.
+        OpNum::COPY_NOTIFY => 12 + STATEID + 4 + 2 * 64,
         _ => 0,
     }
 }
@@ -290,7 +300,10 @@ async fn execute(cx: &mut OpCx, op: OpNum, r: &mut Reader, out: &mut Writer) -> 
         }};
     }
     match op {
-        OpNum::PUTFH => finish!(ops::putfh::run(cx, args!())),
+        OpNum::PUTFH => {
+            let args = args!();
+            finish!(ops::putfh::run(cx, args, saves_next(r)))
+        }
         OpNum::GETFH => finish!(ops::getfh::run(cx)),
         OpNum::SAVEFH => finish!(ops::savefh::run(cx)),
         OpNum::RESTOREFH => finish!(ops::restorefh::run(cx)),
@@ -317,6 +330,7 @@ async fn execute(cx: &mut OpCx, op: OpNum, r: &mut Reader, out: &mut Writer) -> 
         OpNum::ALLOCATE => boxed!(ops::allocate::allocate),
         OpNum::DEALLOCATE => boxed!(ops::allocate::deallocate),
         OpNum::SEEK => boxed!(ops::seek::run),
+        OpNum::COPY_NOTIFY => finish!(Box::pin(ops::copy_notify::run(cx, &args!())).await),
         OpNum::COPY => finish!(Box::pin(ops::copy::run(cx, &args!())).await),
         OpNum::CLONE => finish!(Box::pin(ops::clone::run(cx, &args!())).await),
         OpNum::OFFLOAD_STATUS => finish!(ops::offload_status::run(cx, &args!())),

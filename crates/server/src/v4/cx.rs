@@ -8,7 +8,7 @@ use crate::gates::{NameKey, Pass};
 use crate::metrics::count;
 use crate::shared::ServerShared;
 use bytes::Bytes;
-use dhow_proto::v4::{Stateid, Status};
+use dhow_proto::v4::{OpNum, Stateid, Status};
 use dhow_state::{Client, ConnId, FileKey, SlotToken};
 use dhow_vfs::{Backend, Cx, Handle, Name, ObjectId};
 use std::sync::Arc;
@@ -63,6 +63,11 @@ pub(crate) struct Request {
     pub digest: u64,
 }
 
+/// Why there is no filehandle to use.
+fn missing(foreign: &Option<Bytes>) -> Status {
+    if foreign.is_some() { Status::STALE } else { Status::NOFILEHANDLE }
+}
+
 /// Context of one COMPOUND.
 pub(crate) struct OpCx {
     /// The server.
@@ -87,7 +92,11 @@ pub(crate) struct OpCx {
     /// Bytes of the reply that are left for this operation's result body, at most.
     pub room: usize,
     current: Option<Fh>,
+    /// The current filehandle is one of another server: nothing but SAVEFH works with it.
+    foreign: Option<Bytes>,
     saved: Option<(Fh, Option<Stateid>)>,
+    /// The saved filehandle is one of another server: nothing but an inter-server COPY works with it.
+    saved_foreign: Option<Bytes>,
     /// `None` stands for the invalid stateid: using it as "the current stateid" is BAD_STATEID.
     stateid: Option<Stateid>,
 }
@@ -106,7 +115,9 @@ impl OpCx {
             charge: None,
             room: usize::MAX,
             current: None,
+            foreign: None,
             saved: None,
+            saved_foreign: None,
             stateid: None,
         }
     }
@@ -127,29 +138,59 @@ impl OpCx {
     /// The current filehandle.
     ///
     /// # Errors
-    /// NOFILEHANDLE.
+    /// NOFILEHANDLE; STALE if it is that of another server (RFC 7862 15.2.3).
     pub fn current(&self) -> Result<&Fh, Status> {
-        self.current.as_ref().ok_or(Status::NOFILEHANDLE)
+        self.current.as_ref().ok_or(missing(&self.foreign))
     }
 
     /// The saved filehandle.
     ///
     /// # Errors
-    /// NOFILEHANDLE.
+    /// NOFILEHANDLE; STALE if it is that of another server.
     pub fn saved(&self) -> Result<&Fh, Status> {
-        self.saved.as_ref().map(|(fh, _)| fh).ok_or(Status::NOFILEHANDLE)
+        self.saved.as_ref().map(|(fh, _)| fh).ok_or(missing(&self.saved_foreign))
+    }
+
+    /// The saved filehandle in its wire form, for a COPY whose source is elsewhere: there it means something whether
+    /// it does here or not.
+    ///
+    /// # Errors
+    /// NOFILEHANDLE.
+    pub fn saved_wire(&self) -> Result<Bytes, Status> {
+        match &self.saved_foreign {
+            Some(wire) => Ok(wire.clone()),
+            None => self.saved().map(|fh| self.wire_handle(fh.export.place, &fh.handle)),
+        }
+    }
+
+    /// Whether the filehandles that `op` needs may be those of another server: SAVEFH after PUTFH, and the source of a
+    /// COPY.
+    pub fn may_be_foreign(&self, op: OpNum) -> bool {
+        match op {
+            OpNum::SAVEFH => self.foreign.is_some(),
+            OpNum::COPY => self.saved_foreign.is_some() && self.current.is_some(),
+            _ => false,
+        }
+    }
+
+    /// PUTFH of a handle of another server, before SAVEFH.
+    pub fn set_foreign(&mut self, wire: Bytes) {
+        self.clear_current();
+        self.foreign = Some(wire);
     }
 
     /// Sets the current filehandle; the current stateid is gone (RFC 8881 16.2.3.1.2). An operation that also returns
     /// a stateid calls [`OpCx::set_stateid`] afterwards.
     pub fn set_current(&mut self, fh: Fh) {
         self.current = Some(fh);
+        self.foreign = None;
         self.stateid = None;
     }
 
     /// There is no current filehandle any more (after SECINFO, RFC 8881 2.6.3.1.1.8).
     pub fn clear_current(&mut self) {
         self.current = None;
+        self.foreign = None;
         self.stateid = None;
     }
 
@@ -173,14 +214,18 @@ impl OpCx {
 
     /// SAVEFH.
     pub fn save(&mut self) -> Result<(), Status> {
-        self.saved = Some((self.current()?.clone(), self.stateid));
+        self.saved_foreign = self.foreign.clone();
+        self.saved = match &self.foreign {
+            Some(_) => None,
+            None => Some((self.current()?.clone(), self.stateid)),
+        };
         Ok(())
     }
 
     /// RESTOREFH.
     pub fn restore(&mut self) -> Result<(), Status> {
-        let (fh, stateid) = self.saved.clone().ok_or(Status::NOFILEHANDLE)?;
-        self.current = Some(fh);
+        let (fh, stateid) = self.saved.clone().ok_or(missing(&self.saved_foreign))?;
+        self.set_current(fh);
         self.stateid = stateid;
         Ok(())
     }

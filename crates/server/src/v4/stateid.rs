@@ -3,8 +3,9 @@
 use super::{Fh, OpCx};
 use crate::exports::OpenToken;
 use dhow_proto::v4::{Stateid, Status};
-use dhow_state::{IoKind, IoToken, Refused};
+use dhow_state::{IoKind, IoToken, Refused, State};
 use dhow_vfs::IoRef;
+use std::sync::Arc;
 
 /// Ended clients that one request may have to retire before it answers DELAY.
 const COURTESY_ROUNDS: u32 = 8;
@@ -47,4 +48,22 @@ pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) ->
         }
     }
     Err(Status::DELAY)
+}
+
+/// As [`grant`], for READ, READ_PLUS and SEEK, which alone honour copy-notify stateids: those come from another server,
+/// and the reading is done in the name of who sent COPY_NOTIFY (RFC 7862 4.10, 15.3).
+///
+/// # Errors
+/// Those of [`grant`]; PARTNER_NO_AUTH for a server that is not the destination.
+pub(crate) async fn grant_read(cx: &OpCx, fh: &Fh, stateid: Stateid) -> Result<Grant, Status> {
+    if !cx.server.copy.inter.enabled || !State::<OpenToken>::is_copy_notify(&stateid) {
+        return grant(cx, fh, stateid, IoKind::Read).await;
+    }
+    let token = cx.server.state.notify_io(&fh.key(), &stateid, cx.server.now())?;
+    let notified = token.behalf().ok_or(Status::SERVERFAULT)?;
+    let behalf = notified.behalf.as_ref().ok_or(Status::SERVERFAULT)?;
+    behalf.check(&cx.server, cx.caller.peer)?;
+    let (export, handle) = (Arc::clone(&notified.export), notified.handle.clone());
+    let fh = Fh { export, handle, user: Arc::clone(&behalf.user) };
+    Ok(Grant { fh, token })
 }

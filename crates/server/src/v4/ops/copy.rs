@@ -19,9 +19,8 @@ pub(crate) async fn run(cx: &OpCx, args: &CopyArgs) -> CopyRes {
 }
 
 async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
-    // A source on another server: not offered.
     if !args.source_server.is_empty() {
-        return Err(Status::NOTSUPP);
+        return super::copy_inter::copy(cx, args).await;
     }
     let (src, dst) = (cx.saved()?.clone(), cx.current()?.clone());
     let size = regular_size(&src).await?;
@@ -75,7 +74,7 @@ pub(super) async fn regular_size(fh: &Fh) -> Result<u64, Status> {
 }
 
 /// The range to copy, cut at the source's end or refused if it crosses that.
-fn range(args: &CopyArgs, size: u64, config: &CopyConfig) -> Result<Range, Status> {
+pub(super) fn range(args: &CopyArgs, size: u64, config: &CopyConfig) -> Result<Range, Status> {
     let room = size.saturating_sub(args.src_offset);
     let past = args.src_offset > size || args.count > room;
     if past && config.strict_eof {
@@ -88,7 +87,7 @@ fn range(args: &CopyArgs, size: u64, config: &CopyConfig) -> Result<Range, Statu
     Ok(Range { src_offset: args.src_offset, dst_offset: args.dst_offset, len })
 }
 
-fn side(fh: &Fh, grant: &Grant) -> Side {
+pub(super) fn side(fh: &Fh, grant: &Grant) -> Side {
     Side {
         backend: Arc::clone(fh.backend()),
         cx: (*fh.user).clone(),
@@ -98,7 +97,7 @@ fn side(fh: &Fh, grant: &Grant) -> Side {
 }
 
 /// Whether the end of this copy is to be made durable, asked when the last byte is in place.
-fn durable(cx: &OpCx, dst: &Fh, gone_async: &Arc<AtomicBool>) -> impl FnOnce(bool) -> bool + Send + 'static {
+pub(super) fn durable(cx: &OpCx, dst: &Fh, gone_async: &Arc<AtomicBool>) -> impl FnOnce(bool) -> bool + Send + 'static {
     let policy = cx.server.copy.commit;
     let on_file = cx.server.copies_on.enter(dst.key());
     let gone_async = Arc::clone(gone_async);
@@ -111,7 +110,7 @@ fn durable(cx: &OpCx, dst: &Fh, gone_async: &Arc<AtomicBool>) -> impl FnOnce(boo
 
 /// The reply of a copy that ended. After some bytes an error waits for the next try: the client must learn what is
 /// already there.
-fn reply(ending: Ending) -> Result<CopyOk, Status> {
+pub(super) fn reply(ending: Ending) -> Result<CopyOk, Status> {
     if !ending.status.is_ok() && ending.copied == 0 {
         return Err(ending.status);
     }
@@ -119,7 +118,7 @@ fn reply(ending: Ending) -> Result<CopyOk, Status> {
     Ok(done(ending.copied, committed, ending.verifier))
 }
 
-fn done(count: u64, committed: StableHow, verifier: Verifier) -> CopyOk {
+pub(super) fn done(count: u64, committed: StableHow, verifier: Verifier) -> CopyOk {
     CopyOk {
         response: WriteResponse { callback_id: Vec::new(), count, committed, verifier },
         requirements: CopyRequirements { consecutive: true, synchronous: true },

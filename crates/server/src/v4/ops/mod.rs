@@ -8,6 +8,8 @@ pub(crate) mod clone;
 pub(crate) mod close;
 pub(crate) mod commit;
 pub(crate) mod copy;
+pub(crate) mod copy_inter;
+pub(crate) mod copy_notify;
 pub(crate) mod create;
 pub(crate) mod create_session;
 pub(crate) mod destroy_clientid;

@@ -214,7 +214,7 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid
         }
     };
     let fresh = plan.existing().is_none();
-    let token = OpenToken { export: fh.export.clone(), handle: fh.handle.clone(), file, uid };
+    let token = OpenToken { export: fh.export.clone(), handle: fh.handle.clone(), file, uid, behalf: None };
     let ready = async {
         if *truncate {
             // Without write access of its own the truncation is like a SETATTR under the anonymous stateid.

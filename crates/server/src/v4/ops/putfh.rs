@@ -4,8 +4,13 @@
 use crate::v4::{OpCx, OpResult};
 use dhow_proto::v4::ops::PutFhArgs;
 
-pub(crate) fn run(cx: &mut OpCx, args: PutFhArgs) -> OpResult<()> {
-    let fh = cx.open_handle(&args.object.0)?;
-    cx.set_current(fh);
+/// `saves_next`: SAVEFH follows, so that the handle may be that of another server, the source of a copy: then it must
+/// not be refused (RFC 7862 15.2.3).
+pub(crate) fn run(cx: &mut OpCx, args: PutFhArgs, saves_next: bool) -> OpResult<()> {
+    match cx.open_handle(&args.object.0) {
+        Ok(fh) => cx.set_current(fh),
+        Err(_) if saves_next && cx.server.copy.inter.enabled => cx.set_foreign(args.object.0),
+        Err(status) => return Err(status),
+    }
     Ok(())
 }

@@ -3,7 +3,6 @@
 use crate::errmap::IntoStatus;
 use crate::v4::{OpCx, OpResult, stateid};
 use dhow_proto::v4::ops::{ReadArgs, ReadOk};
-use dhow_state::IoKind;
 use dhow_vfs::{Cx, IoRef, ReadData};
 
 /// Replies from this size on are charged to the connection's budget before the data is read.
@@ -12,7 +11,7 @@ const CHARGED_FROM: u32 = 64 << 10;
 pub(crate) async fn run(cx: &mut OpCx, args: ReadArgs) -> OpResult<ReadOk> {
     let count = args.count.min(cx.server.limits.max_io);
     reserve(cx, count).await;
-    let grant = stateid::grant(cx, cx.current()?, args.stateid, IoKind::Read).await?;
+    let grant = stateid::grant_read(cx, cx.current()?, args.stateid).await?;
     let fh = grant.fh();
     let ReadData { data, eof } = data(fh.backend().as_ref(), &fh.user, grant.io(), args.offset, count).await?;
     Ok(ReadOk { eof, data })

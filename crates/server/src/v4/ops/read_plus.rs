@@ -6,7 +6,6 @@ use crate::errmap;
 use crate::v4::{OpCx, OpResult, stateid};
 use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{ReadPlusArgs, ReadPlusContent, ReadPlusOk};
-use dhow_state::IoKind;
 use dhow_vfs::{ErrorKind, FileKind, SeekTo};
 
 /// Pieces in one reply: beyond that the client asks again, which costs less than it saves.
@@ -15,7 +14,7 @@ const MOST_PIECES: usize = 32;
 pub(crate) async fn run(cx: &mut OpCx, args: ReadPlusArgs) -> OpResult<ReadPlusOk> {
     let count = args.count.min(cx.server.limits.max_io);
     reserve(cx, count).await;
-    let grant = stateid::grant(cx, cx.current()?, args.stateid, IoKind::Read).await?;
+    let grant = stateid::grant_read(cx, cx.current()?, args.stateid).await?;
     let fh = grant.fh();
     let attr = getattr::plain(fh).await?;
     match attr.kind {

@@ -4,7 +4,6 @@ use crate::errmap;
 use crate::v4::{OpCx, OpResult, stateid};
 use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{DataContent, SeekArgs, SeekOk};
-use dhow_state::IoKind;
 use dhow_vfs::{ErrorKind, SeekTo};
 
 pub(crate) async fn run(cx: &OpCx, args: SeekArgs) -> OpResult<SeekOk> {
@@ -13,7 +12,9 @@ pub(crate) async fn run(cx: &OpCx, args: SeekArgs) -> OpResult<SeekOk> {
         DataContent::HOLE => SeekTo::Hole,
         _ => return Err(Status::UNION_NOTSUPP),
     };
-    let grant = stateid::grant(cx, cx.current()?, args.stateid, IoKind::Read).await?;
+    let grant = stateid::grant_read(cx, cx.current()?, args.stateid).await;
+    // SEEK has no word for a destination that is not the right one.
+    let grant = grant.map_err(|s| if s == Status::PARTNER_NO_AUTH { Status::ACCESS } else { s })?;
     let fh = grant.fh();
     match fh.backend().seek(&fh.user, grant.io(), args.offset, to).await {
         Ok(found) => Ok(SeekOk { eof: found.eof, offset: found.offset }),

@@ -1,0 +1,372 @@
+//! Moves the bytes of a copy from another server into a file of this one.
+//!
+//! ```text
+//!   SEEK ahead ──► pieces: data (up to one READ), holes ──► up to WINDOW at once: wait for memory and bandwidth,
+//!                                                            READ there, WRITE here ──► in order: the prefix grows
+//! ```
+//!
+//! Pieces end in any order and are counted in their own, so the count is always the contiguous prefix of the range; a
+//! piece after a failed one may have been written, which the protocol allows. To stop, no piece is begun, READs under
+//! way are given up and WRITEs under way are waited for: when [`run`] returns nothing of it touches the file any more.
+//!
+//! Holes cost a SEEK or two each and no data: where the destination has something there it is punched out, and the
+//! file grows to its length in the end. A source that does not answer SEEK, or whose file takes all the storage of its
+//! length, has nothing but data.
+
+use super::mover::{Progress, Range, Side, write_all};
+use super::partners::InUse;
+use super::rate::Throttle;
+use super::source::{SourceConnection, SourceFailure, SourceFile};
+use crate::errmap;
+use crate::shared::ServerShared;
+use bytes::Bytes;
+use dhow_proto::v4::Status;
+use dhow_vfs::{ErrorKind, SetAttr};
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::FuturesOrdered;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
+
+/// Pieces of one copy under way at once.
+const WINDOW: usize = 16;
+/// Bytes of one piece at most, whatever the source would give.
+const MOST_PIECE: u32 = 1 << 20;
+/// How often somebody who wants the copy to stop is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a slice may go on when it should end but has nothing yet.
+const EMPTY_SLICE: Duration = Duration::from_secs(15);
+
+/// The source of a copy.
+pub(crate) struct Pull {
+    /// The server, for what all copies share.
+    pub server: Arc<ServerShared>,
+    /// The connection.
+    pub source: InUse,
+    /// The file there.
+    pub file: SourceFile,
+    /// It may have holes.
+    pub sparse: bool,
+    /// First byte there, first byte here, bytes.
+    pub range: Range,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Pulled {
+    /// Bytes of the contiguous prefix.
+    pub copied: u64,
+    /// The whole range, or up to the source's end.
+    pub complete: bool,
+    /// The source ended before the range did.
+    pub short: bool,
+    /// What ended it early, if that was an error.
+    pub error: Option<Status>,
+}
+
+/// One piece that is done.
+struct Done {
+    len: u64,
+    /// Bytes of it that are in place, from its start.
+    good: u64,
+    eof: bool,
+    error: Option<Fault>,
+}
+
+#[derive(Debug)]
+enum Fault {
+    Here(Status),
+    There(SourceFailure),
+}
+
+/// Where the next data lies: a hole up to `data`, then data up to `end`.
+struct Extent {
+    data: u64,
+    end: u64,
+}
+
+type Pieces<'a> = FuturesOrdered<BoxFuture<'a, Done>>;
+
+/// What a status of the source means for the client of this server (RFC 7862 11.1.2, 15.2).
+fn partner_status(status: Status) -> Status {
+    match status {
+        Status::NOTSUPP | Status::OP_ILLEGAL | Status::MINOR_VERS_MISMATCH => Status::PARTNER_NOTSUPP,
+        Status::WRONG_TYPE | Status::ISDIR | Status::SYMLINK | Status::INVAL => Status::WRONG_TYPE,
+        Status::STALE | Status::BADHANDLE | Status::FHEXPIRED | Status::NOENT => Status::STALE,
+        Status::ACCESS | Status::PERM => Status::ACCESS,
+        Status::DELAY | Status::GRACE | Status::LOCKED => Status::DELAY,
+        Status::BAD_STATEID
+        | Status::OLD_STATEID
+        | Status::EXPIRED
+        | Status::ADMIN_REVOKED
+        | Status::OPENMODE
+        | Status::PARTNER_NO_AUTH
+        | Status::WRONGSEC
+        | Status::WRONG_CRED => Status::PARTNER_NO_AUTH,
+        _ => Status::IO,
+    }
+}
+
+/// What a failure of the source is for the client: before anything was copied it may well do the work itself.
+pub(crate) fn client_status(failure: &SourceFailure, copied: u64) -> Status {
+    match failure {
+        SourceFailure::Status(status) => partner_status(*status),
+        SourceFailure::Lost(_) if copied == 0 => Status::OFFLOAD_DENIED,
+        SourceFailure::Lost(_) => Status::IO,
+    }
+}
+
+/// Copies until done, stopped, or failed.
+pub(crate) async fn run(pull: &Pull, dst: &Side, progress: &Progress) -> Pulled {
+    let before = match dst.backend.getattr(&dst.cx, &dst.handle).await {
+        Ok(attr) => attr.size,
+        Err(e) => return Pulled { copied: 0, complete: false, short: false, error: Some(errmap::status(&e)) },
+    };
+    let mut pulled = pieces(pull, dst, progress, before).await;
+    // A hole at the end makes the file no longer by itself; the writes are over.
+    if pull.sparse
+        && pulled.copied > 0
+        && let Err(e) = grow(dst, pull.range.dst_offset + pulled.copied).await
+    {
+        pulled.error.get_or_insert(errmap::status(&e));
+        pulled.complete = false;
+    }
+    pulled
+}
+
+async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) -> Pulled {
+    let connection: &dyn SourceConnection = pull.source.connection().as_ref();
+    let own_rate = Throttle::new(pull.server.copy.inter.bandwidth);
+    let most = connection.max_read().clamp(4096, MOST_PIECE);
+    let range = &pull.range;
+    let abandon = watch::Sender::new(false);
+    let mut flying: Pieces<'_> = FuturesOrdered::new();
+    let mut seeking: Option<BoxFuture<'_, Result<Extent, SourceFailure>>> = None;
+    // Offsets within the range: what is begun, and up to where it is known to be data.
+    let (mut begun, mut known) = (0, if pull.sparse { 0 } else { range.len });
+    let mut out = Pulled { copied: 0, complete: false, short: false, error: None };
+    let mut stopping = false;
+    let mut asked: Option<Instant> = None;
+    loop {
+        while !stopping && begun < known && flying.len() < WINDOW {
+            let len = u32::try_from(known - begun).unwrap_or(u32::MAX).min(most);
+            let fetch = Fetch { pull, dst, own_rate: &own_rate, at: begun, len, abandon: abandon.subscribe() };
+            flying.push_back(fetch.run().boxed());
+            begun += u64::from(len);
+        }
+        if !stopping && begun == known && known < range.len && seeking.is_none() {
+            seeking = Some(extent(connection, &pull.file, range.src_offset + begun).boxed());
+        }
+        if flying.is_empty() && seeking.is_none() {
+            return out;
+        }
+        let found = async {
+            match &mut seeking {
+                Some(seeking) => seeking.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(done) = flying.next(), if !flying.is_empty() => {
+                out.copied += done.good;
+                progress.set_copied(out.copied);
+                if done.good == done.len {
+                    out.complete = out.copied == range.len;
+                } else {
+                    // What follows is not contiguous with it, or lies beyond the source's end.
+                    match done.error {
+                        Some(fault) => out.error = Some(judge(pull, &fault, out.copied)),
+                        None if done.eof => (out.complete, out.short) = (true, true),
+                        // Given up; or nothing was read, and that was not the end.
+                        None if !stopping => out.error = Some(Status::IO),
+                        None => {}
+                    }
+                    abandon.send_replace(true);
+                    drain(&mut flying).await;
+                    return out;
+                }
+            }
+            found = found => {
+                seeking = None;
+                match found {
+                    Ok(Extent { data, end }) => {
+                        let data = data.saturating_sub(range.src_offset).clamp(begun, range.len);
+                        if data > begun {
+                            flying.push_back(hole(dst, range.dst_offset + begun, data - begun, size_before).boxed());
+                            begun = data;
+                        }
+                        known = end.saturating_sub(range.src_offset).clamp(data, range.len);
+                    }
+                    Err(failure) => {
+                        // In its turn, after the READs under way.
+                        let error = Some(Fault::There(failure));
+                        let failed = Done { len: range.len - begun, good: 0, eof: false, error };
+                        flying.push_back(std::future::ready(failed).boxed());
+                        begun = range.len;
+                        known = range.len;
+                    }
+                }
+            }
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if progress.stopped() && !stopping {
+            let since = *asked.get_or_insert_with(Instant::now);
+            let cancelled = progress.cancelled();
+            // A slice that ends before its first piece would tell the client that the source has ended.
+            if cancelled || out.copied > 0 || since.elapsed() > EMPTY_SLICE {
+                if out.copied == 0 && !cancelled {
+                    out.error = Some(Status::DELAY);
+                }
+                stopping = true;
+                seeking = None;
+                abandon.send_replace(true);
+            }
+        }
+    }
+}
+
+async fn drain(flying: &mut Pieces<'_>) {
+    while flying.next().await.is_some() {}
+}
+
+/// Logs a fault, gives a dead connection up, and says what the client is told.
+fn judge(pull: &Pull, fault: &Fault, copied: u64) -> Status {
+    match fault {
+        Fault::Here(status) => *status,
+        Fault::There(failure) => {
+            tracing::debug!(?failure, copied, "a copy failed at its source");
+            if let SourceFailure::Lost(why) = failure {
+                tracing::info!(source = ?pull.source.connection(), %why, "lost the source of a copy");
+                pull.source.broken();
+            }
+            client_status(failure, copied)
+        }
+    }
+}
+
+/// Where data lies from `at` on. A source that cannot tell has nothing but data.
+async fn extent(source: &dyn SourceConnection, file: &SourceFile, at: u64) -> Result<Extent, SourceFailure> {
+    // Mostly there is data at once: ask for its end in the same round trip.
+    let (data, hole) = tokio::join!(source.seek(file, at, false), source.seek(file, at, true));
+    let data = match data {
+        Ok(Some(data)) => data.max(at),
+        // A hole up to the end.
+        Ok(None) => return Ok(Extent { data: u64::MAX, end: u64::MAX }),
+        Err(SourceFailure::Lost(why)) => return Err(SourceFailure::Lost(why)),
+        // Whatever is wrong with the file or the stateid shows with READ.
+        Err(SourceFailure::Status(_)) => return Ok(Extent { data: at, end: u64::MAX }),
+    };
+    let hole = if data > at { source.seek(file, data, true).await } else { hole };
+    match hole {
+        Ok(end) => Ok(Extent { data, end: end.unwrap_or(u64::MAX).max(data.saturating_add(1)) }),
+        Err(SourceFailure::Lost(why)) => Err(SourceFailure::Lost(why)),
+        Err(SourceFailure::Status(_)) => Ok(Extent { data, end: u64::MAX }),
+    }
+}
+
+/// One piece of data.
+struct Fetch<'a> {
+    pull: &'a Pull,
+    dst: &'a Side,
+    own_rate: &'a Throttle,
+    /// Offset within the range.
+    at: u64,
+    len: u32,
+    abandon: watch::Receiver<bool>,
+}
+
+impl Fetch<'_> {
+    async fn run(mut self) -> Done {
+        let mut done = Done { len: self.len.into(), good: 0, eof: false, error: None };
+        let mut abandon = self.abandon.clone();
+        let _room = tokio::select! {
+            biased;
+            _ = abandon.wait_for(|a| *a) => return done,
+            room = self.room() => room,
+        };
+        while done.good < done.len {
+            let want = u32::try_from(done.len - done.good).unwrap_or(self.len);
+            let from = self.pull.range.src_offset + self.at + done.good;
+            let read = tokio::select! {
+                biased;
+                _ = self.abandon.wait_for(|a| *a) => return done,
+                read = self.pull.source.connection().read(&self.pull.file, from, want) => read,
+            };
+            let read = match read {
+                Ok(read) => read,
+                Err(failure) => {
+                    done.error = Some(Fault::There(failure));
+                    return done;
+                }
+            };
+            // More than was asked for is not to be believed.
+            let data: Bytes = read.data.slice(..read.data.len().min(want as usize));
+            done.eof = read.eof;
+            if data.is_empty() {
+                return done;
+            }
+            match write_all(self.dst, self.pull.range.dst_offset + self.at + done.good, data).await {
+                Ok(n) => {
+                    done.good += n;
+                    self.pull.server.metrics.inter.bytes.fetch_add(n, Relaxed);
+                }
+                Err(e) => {
+                    done.error = Some(Fault::Here(errmap::status(&e)));
+                    return done;
+                }
+            }
+            if done.eof {
+                return done;
+            }
+        }
+        done
+    }
+
+    /// Waits for memory and bandwidth.
+    async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        let partners = &self.pull.server.partners;
+        let room = partners.room(self.len).await;
+        self.own_rate.pass(self.len.into()).await;
+        partners.total.pass(self.len.into()).await;
+        room
+    }
+}
+
+/// A hole: what the destination had there goes; its size stays.
+async fn hole(dst: &Side, offset: u64, len: u64, size_before: u64) -> Done {
+    let mut done = Done { len, good: len, eof: false, error: None };
+    let there = size_before.saturating_sub(offset).min(len);
+    if there == 0 {
+        return done;
+    }
+    let punched = match dst.backend.deallocate(&dst.cx, dst.io(), offset, there).await {
+        Err(e) if e.kind() == ErrorKind::NotSupported => zeros(dst, offset, there).await,
+        other => other,
+    };
+    if let Err(e) = punched {
+        (done.good, done.error) = (0, Some(Fault::Here(errmap::status(&e))));
+    }
+    done
+}
+
+async fn zeros(dst: &Side, offset: u64, len: u64) -> Result<(), dhow_vfs::Error> {
+    let block = Bytes::from(vec![0; usize::try_from(len.min(1 << 20)).unwrap_or(1 << 20)]);
+    let mut at = 0;
+    while at < len {
+        let n = usize::try_from(len - at).unwrap_or(usize::MAX).min(block.len());
+        at += write_all(dst, offset + at, block.slice(..n)).await?;
+    }
+    Ok(())
+}
+
+async fn grow(dst: &Side, to: u64) -> Result<(), dhow_vfs::Error> {
+    if dst.backend.getattr(&dst.cx, &dst.handle).await?.size < to {
+        let set = SetAttr { size: Some(to), ..SetAttr::default() };
+        dst.backend.setattr(&dst.cx, &dst.handle, dst.open.as_ref(), &set).await?;
+    }
+    Ok(())
+}

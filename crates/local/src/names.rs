@@ -191,7 +191,7 @@ impl Inner {
             (Err(Errno::XDEV | Errno::LOOP | Errno::ISDIR), _) => return Err(ErrorKind::Exists.into()),
             (Err(e), _) => return Err(sys(e)),
         };
-        let path = open::reopen(&fd, OFlags::PATH).map_err(sys)?;
+        let path = self.with_descriptors(|| open::reopen(&fd, OFlags::PATH)).map_err(sys)?;
         let (inode, _) = self.child(dir, name.as_bytes(), path)?;
         let fd = Arc::new(fd);
         {
@@ -263,7 +263,7 @@ impl Inner {
                 (Errno::NOENT, Make::Symlink(target)) if target.is_empty() => as_kind(ErrorKind::Invalid, e),
                 (e, _) => sys(e),
             })?;
-            open::path_beneath(at, bytes, self.crossing()).map_err(lookup_error)
+            self.with_descriptors(|| open::path_beneath(at, bytes, self.crossing())).map_err(lookup_error)
         })?;
         let (inode, _) = self.child(dir, bytes, fd)?;
         let applied = self.set_new(user, &inode, None, set)?;

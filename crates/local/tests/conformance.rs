@@ -75,3 +75,11 @@ async fn on_btrfs_and_xfs() {
         suite_of(mount.path(), |_| {}, &["listing::", "io::", "users::"]).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_an_overlay() {
+    // A filesystem of which nothing is known: everything goes to the pool.
+    if let Some(mount) = Mount::overlay() {
+        suite(mount.path(), |_| {}).await;
+    }
+}

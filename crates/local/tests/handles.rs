@@ -180,3 +180,41 @@ async fn one_object_has_one_identity() {
     let other = dhow_local::Local::open(options).unwrap();
     assert_eq!(other.root(&root()).await.unwrap().attr.fsid, FsId { major: 77, minor: 0 });
 }
+
+/// Runs one test of this file again in a child with few descriptors.
+fn with_few_descriptors(test: &str) -> bool {
+    if std::env::var_os("DHOW_FEW").is_some() {
+        return true;
+    }
+    let exe = std::env::current_exe().unwrap();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 150 && exec \"$@\"", "sh"])
+        .arg(exe)
+        .args(["--exact", test, "--nocapture"])
+        .env("DHOW_FEW", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+    false
+}
+
+#[tokio::test]
+async fn a_process_short_of_descriptors_gives_up_cached_ones() {
+    if !with_few_descriptors("a_process_short_of_descriptors_gives_up_cached_ones") {
+        return;
+    }
+    let tree = Tree::at(&std::env::temp_dir(), |o| o.max_cached = 100_000).await;
+    for n in 0..1000 {
+        let f = tree.file(&root(), &tree.root, &format!("f{n}"), 0o644).await;
+        assert_eq!(tree.read(&root(), &f, 0, 10).await.unwrap().data.len(), 0);
+    }
+    for n in 0..1000 {
+        tree.lookup(&root(), &tree.root, &format!("f{n}")).await.unwrap();
+    }
+    let all = PageLimit { entries: 1000, name_bytes: 1 << 20, nodes: true };
+    let listed = tree.list(&tree.root, all).await;
+    assert_eq!(listed.len(), 1000);
+    assert!(listed.iter().all(|e| e.node.as_ref().unwrap().is_ok()));
+}

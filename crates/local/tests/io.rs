@@ -162,6 +162,24 @@ async fn a_program_just_written_can_be_run_here() {
 }
 
 #[tokio::test]
+async fn a_program_written_without_an_open_can_be_run_soon() {
+    // As NFSv3 writes: nobody says when it is done, so the descriptor goes when it has not been used for a while.
+    let tree = Tree::disk().await;
+    let f = tree.file(&root(), &tree.root, "prog", 0o755).await;
+    tree.write(&root(), &f, 0, &std::fs::read("/bin/true").unwrap()).await.unwrap();
+    let io = IoRef { handle: &f, open: None };
+    tree.local.commit(&root(), io, 0, 0).await.unwrap();
+    for _ in 0..300 {
+        match std::process::Command::new(tree.path("prog")).status() {
+            Ok(status) => return assert!(status.success()),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ExecutableFileBusy),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("busy for half a minute");
+}
+
+#[tokio::test]
 async fn exclusive_create_case_b11() {
     for tree in Tree::each().await {
         let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };

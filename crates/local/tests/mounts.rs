@@ -17,7 +17,7 @@ async fn mounted_filesystems_keep_their_handles_over_a_restart() {
     let set = |o: &mut Options| o.crossmnt = true;
     let tree = Tree::at(&std::env::temp_dir(), set).await;
     std::fs::create_dir_all(tree.path("a b/mnt")).unwrap();
-    let Some(_mount) = Mount::tmpfs(&tree.path("a b/mnt"), "size=4m") else { return };
+    let Some(mount) = Mount::tmpfs(&tree.path("a b/mnt"), "size=4m") else { return };
     let a = tree.lookup(&root(), &tree.root, "a b").await.unwrap();
     let mnt = tree.lookup(&root(), &a.handle, "mnt").await.unwrap();
     assert_ne!(mnt.attr.fsid, a.attr.fsid);
@@ -48,6 +48,8 @@ async fn mounted_filesystems_keep_their_handles_over_a_restart() {
     let listed = tree.list(&a.handle, all).await;
     assert_eq!(listed[0].node.as_ref().unwrap().as_ref().unwrap_err(), &ErrorKind::Access);
     assert_eq!(fails(tree.local.remove(&root(), &a.handle, &name("mnt")).await), ErrorKind::Busy);
+    // Before the tree below it.
+    drop(mount);
 }
 
 #[tokio::test]

@@ -50,6 +50,23 @@ impl Mount {
         Some(Mount { _home: None, at: at.to_owned() })
     }
 
+    /// An overlay of two directories on the disk.
+    pub fn overlay() -> Option<Mount> {
+        let home = tempfile::Builder::new().prefix("dhow-overlay-").tempdir().unwrap();
+        let place = |name: &str| {
+            let path = home.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path.display().to_string()
+        };
+        let options = format!("lowerdir={},upperdir={},workdir={}", place("lower"), place("upper"), place("work"));
+        let at = home.path().join(place("mnt"));
+        if !run(Command::new("mount").args(["-t", "overlay", "-o", &options, "dhow-test"]).arg(&at)) {
+            println!("skipped: no overlay can be mounted here");
+            return None;
+        }
+        Some(Mount { _home: Some(home), at })
+    }
+
     pub fn path(&self) -> &Path {
         &self.at
     }

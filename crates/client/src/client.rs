@@ -152,6 +152,11 @@ impl Client {
         Ok(res)
     }
 
+    /// Why no more calls can be made: the client was closed, or failed for good. A lost connection is no such reason.
+    pub fn ended(&self) -> Option<Error> {
+        self.inner.failure()
+    }
+
     /// Counters of calls and bytes.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
@@ -292,11 +297,11 @@ impl Client {
                 None => Err(Error::protocol(format!("no {op} in the reply"))),
             };
         }
-        Err(Self::failure(res))
+        Err(Self::stopped(res))
     }
 
     /// The error of a COMPOUND that stopped.
-    pub(crate) fn failure(res: &CompoundRes) -> Error {
+    pub(crate) fn stopped(res: &CompoundRes) -> Error {
         let op = res.results.last().map_or(OpNum::SEQUENCE, ResOp::op);
         Error::status(op, res.status)
     }

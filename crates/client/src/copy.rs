@@ -99,54 +99,28 @@ impl File {
         count: u64,
         options: &CopyOptions,
     ) -> Result<CopyBegun> {
-        let with_commit = options.synchronous && options.durable;
         let build = |src_stateid, dst_stateid| {
-            let mut ops = vec![ArgOp::Copy(CopyArgs {
-                src_stateid,
-                dst_stateid,
-                src_offset,
-                dst_offset,
-                count,
-                consecutive: true,
-                synchronous: options.synchronous,
-                source_server: Vec::new(),
-            })];
-            if with_commit {
-                ops.push(ArgOp::Commit(CommitArgs { offset: 0, count: 0 }));
-            }
-            ops
+            let source_server = Vec::new();
+            let (consecutive, synchronous) = (true, options.synchronous);
+            copy_ops(
+                CopyArgs {
+                    src_stateid,
+                    dst_stateid,
+                    src_offset,
+                    dst_offset,
+                    count,
+                    consecutive,
+                    synchronous,
+                    source_server,
+                },
+                options,
+            )
         };
-        let inner = self.fs().client().inner().clone();
         // Held until the reply is dealt with: its completion may come first.
-        let _unanswered = inner.offloads.begin();
+        let offloads = &target.fs().client().inner().offloads;
+        let _unanswered = offloads.begin();
         let results = self.with_target(target, build).await?;
-        let (mut copy, mut commit) = (None, None);
-        for res in results {
-            match res {
-                ResOp::Copy(CopyRes::Ok(ok)) => copy = Some(ok),
-                ResOp::Commit(Ok(ok)) => commit = Some(ok.verifier),
-                _ => {}
-            }
-        }
-        let CopyOk { response, .. } = copy.ok_or_else(|| Error::protocol("no COPY in the reply"))?;
-        let begun = Copied { bytes: response.count, committed: response.committed, verifier: response.verifier };
-        match response.callback_id.first() {
-            Some(stateid) if stateid.is_special() || options.synchronous => {
-                Err(Error::protocol("COPY was answered with a copy that cannot be"))
-            }
-            Some(stateid) => Ok(CopyBegun::Running(RunningCopy {
-                done: inner.offloads.expect(*stateid),
-                fs: target.fs().clone(),
-                target: target.fh().clone(),
-                stateid: *stateid,
-                begun: Copied { bytes: 0, ..begun },
-            })),
-            None => match commit {
-                Some(verifier) if !begun.is_durable() && verifier != begun.verifier => Err(Error::WritesLost),
-                Some(verifier) => Ok(CopyBegun::Done(Copied { committed: StableHow::FILE_SYNC, verifier, ..begun })),
-                None => Ok(CopyBegun::Done(begun)),
-            },
-        }
+        begun(target, results, options)
     }
 
     /// Copies a range of this file to `target` by the server, to the end: waits for asynchronous copies, goes on after
@@ -218,8 +192,48 @@ impl File {
                 }
                 return Err(Error::StateLost { status: res.status });
             }
-            return Err(Client::failure(&res));
+            return Err(Client::stopped(&res));
         }
+    }
+}
+
+/// COPY, and the COMMIT that rides with it.
+pub(crate) fn copy_ops(copy: CopyArgs, options: &CopyOptions) -> Vec<ArgOp> {
+    let mut ops = vec![ArgOp::Copy(copy)];
+    if options.synchronous && options.durable {
+        ops.push(ArgOp::Commit(CommitArgs { offset: 0, count: 0 }));
+    }
+    ops
+}
+
+/// What the results of [`copy_ops`] say.
+pub(crate) fn begun(target: &File, results: Vec<ResOp>, options: &CopyOptions) -> Result<CopyBegun> {
+    let (mut copy, mut commit) = (None, None);
+    for res in results {
+        match res {
+            ResOp::Copy(CopyRes::Ok(ok)) => copy = Some(ok),
+            ResOp::Commit(Ok(ok)) => commit = Some(ok.verifier),
+            _ => {}
+        }
+    }
+    let CopyOk { response, .. } = copy.ok_or_else(|| Error::protocol("no COPY in the reply"))?;
+    let begun = Copied { bytes: response.count, committed: response.committed, verifier: response.verifier };
+    match response.callback_id.first() {
+        Some(stateid) if stateid.is_special() || options.synchronous => {
+            Err(Error::protocol("COPY was answered with a copy that cannot be"))
+        }
+        Some(stateid) => Ok(CopyBegun::Running(RunningCopy {
+            done: target.fs().client().inner().offloads.expect(*stateid),
+            fs: target.fs().clone(),
+            target: target.fh().clone(),
+            stateid: *stateid,
+            begun: Copied { bytes: 0, ..begun },
+        })),
+        None => match commit {
+            Some(verifier) if !begun.is_durable() && verifier != begun.verifier => Err(Error::WritesLost),
+            Some(verifier) => Ok(CopyBegun::Done(Copied { committed: StableHow::FILE_SYNC, verifier, ..begun })),
+            None => Ok(CopyBegun::Done(begun)),
+        },
     }
 }
 
@@ -310,7 +324,7 @@ impl RunningCopy {
         let res = self.fs.call(vec![putfh(&self.target), cancel], true).await?;
         match res.status {
             Status::OK | Status::BAD_STATEID => Ok(()),
-            _ => Err(Client::failure(&res)),
+            _ => Err(Client::stopped(&res)),
         }
     }
 

@@ -264,7 +264,7 @@ impl Fs {
             let failed = res.results.len().saturating_sub(1);
             let taken = failed.saturating_sub(1);
             if !matches!(res.status, Status::SYMLINK | Status::NOTDIR) || taken == 0 || taken > walk.steps.len() {
-                return Err(Client::failure(&res).at(place.shown()));
+                return Err(Client::stopped(&res).at(place.shown()));
             }
             links += 1;
             if links > MOST_LINKS {
@@ -277,7 +277,7 @@ impl Fs {
             let target = match Client::take(&mut link, OpNum::READLINK) {
                 Ok(ResOp::Readlink(Ok(ok))) => ok.link,
                 // No link after all: what the walk said stands.
-                _ => return Err(Client::failure(&res).at(place.shown())),
+                _ => return Err(Client::stopped(&res).at(place.shown())),
             };
             walk.steps.pop();
             self.expand(&mut walk, &target);
@@ -309,7 +309,7 @@ impl Fs {
                 !walk.steps.is_empty() && failed <= before && matches!(res.status, Status::SYMLINK | Status::NOTDIR);
             if !suspect {
                 if !res.status.is_ok() && failed < before {
-                    return Err(Client::failure(&res).at(place.shown()));
+                    return Err(Client::stopped(&res).at(place.shown()));
                 }
                 return Ok(Tail { results: res.results.split_off(before), status: res.status });
             }
@@ -320,7 +320,7 @@ impl Fs {
         ops.extend(tail);
         let mut res = self.call(ops, cache).await?;
         if res.results.len() <= 1 && !res.status.is_ok() {
-            return Err(Client::failure(&res).at(place.shown()));
+            return Err(Client::stopped(&res).at(place.shown()));
         }
         Ok(Tail { results: res.results.split_off(1), status: res.status })
     }
@@ -347,7 +347,7 @@ impl Fs {
             if !suspect {
                 if !res.status.is_ok() && failed < before {
                     let place = if failed < source.steps.len() + 2 { from } else { to };
-                    return Err(Client::failure(&res).at(place.shown()));
+                    return Err(Client::stopped(&res).at(place.shown()));
                 }
                 return Ok(Tail { results: res.results.split_off(before), status: res.status });
             }
@@ -359,7 +359,7 @@ impl Fs {
         ops.extend(tail);
         let mut res = self.call(ops, true).await?;
         if res.results.len() <= 3 && !res.status.is_ok() {
-            return Err(Client::failure(&res).at(to.shown()));
+            return Err(Client::stopped(&res).at(to.shown()));
         }
         Ok(Tail { results: res.results.split_off(3), status: res.status })
     }
@@ -483,7 +483,7 @@ impl Fs {
         };
         let set = ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: attrs.into() });
         let res = self.call(vec![putfh(&node.fh), set], true).await?;
-        if res.status.is_ok() { Ok(()) } else { Err(Client::failure(&res).at(place.shown())) }
+        if res.status.is_ok() { Ok(()) } else { Err(Client::stopped(&res).at(place.shown())) }
     }
 
     /// Which of the access bits `wanted` (RFC 8881 section 18.1) the user has.

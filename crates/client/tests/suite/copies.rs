@@ -4,9 +4,9 @@ use crate::common::config;
 use crate::script::{Act, Req, Scripted, default_result, results, start};
 use bytes::Bytes;
 use dhow_client::v4::cb::{CbArgOp, CbOffloadArgs, CbRecallSlotArgs, CbResOp, OffloadInfo};
-use dhow_client::v4::ops::{CommitOk, CopyOk, CopyRequirements, CopyRes, OffloadStatusOk, WriteResponse};
-use dhow_client::v4::{ArgOp, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
-use dhow_client::{Client, Copied, CopyOptions, Error, OpenOptions};
+use dhow_client::v4::ops::{CommitOk, CopyNotifyOk, CopyOk, CopyRequirements, CopyRes, OffloadStatusOk, WriteResponse};
+use dhow_client::v4::{ArgOp, FileHandle, NetAddr, NetLoc, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_client::{Client, Copied, CopyBegun, CopyOptions, Error, OpenOptions, RemoteSource};
 
 const COPY: Stateid = Stateid { seqid: 1, other: [9; 12] };
 const VERIFIER: Verifier = Verifier([5; 8]);
@@ -136,4 +136,56 @@ async fn callbacks_are_answered() {
     let (answer, _) = ask(CbArgOp::RecallSlot(CbRecallSlotArgs { target_highest_slot_id: 2 })).await;
     assert_eq!(answer, CbResOp::RecallSlot(Ok(())));
     assert_eq!(ask(CbArgOp::Illegal).await.0.status(), Status::OP_ILLEGAL);
+}
+
+/// RFC 7862 sections 15.2.3 and 15.3: the source's handle is saved, the destination's current, and COPY carries the
+/// copy-notify stateid and the source's addresses.
+#[tokio::test]
+async fn a_copy_between_servers_says_where_from() {
+    const LENT: Stateid = Stateid { seqid: 1, other: [8; 12] };
+    let at = || NetLoc::Addr(NetAddr { netid: Bytes::from_static(b"tcp"), addr: Bytes::from_static(b"192.0.2.1.8.1") });
+    let source = start(move |req| {
+        req.ops.iter().any(|op| op.op() == OpNum::COPY_NOTIFY).then(|| {
+            Act::Ops(results(req, |op| match op {
+                ArgOp::CopyNotify(a) => {
+                    assert_eq!(a.destination_server, NetLoc::Name(Bytes::from_static(b"dst.example")));
+                    assert_eq!(a.src_stateid.other, [3; 12], "the stateid of the open");
+                    Some(ResOp::CopyNotify(Ok(CopyNotifyOk {
+                        lease_time: Default::default(),
+                        stateid: LENT,
+                        source_server: vec![at()],
+                    })))
+                }
+                op => default_result(op),
+            }))
+        })
+    })
+    .await;
+    let target = start(move |req| {
+        is_copy(req).then(|| {
+            let ops: Vec<_> = req.ops.iter().map(ArgOp::op).collect();
+            assert!(ops.ends_with(&[OpNum::PUTFH, OpNum::SAVEFH, OpNum::PUTFH, OpNum::COPY]), "{ops:?}");
+            Act::Ops(results(req, |op| match op {
+                ArgOp::Copy(a) => {
+                    assert_eq!((a.src_stateid, a.source_server.clone()), (LENT, vec![at()]));
+                    Some(ResOp::Copy(CopyRes::Ok(CopyOk {
+                        response: response(1000, false, StableHow::FILE_SYNC),
+                        requirements: CopyRequirements { consecutive: true, synchronous: true },
+                    })))
+                }
+                op => default_result(op),
+            }))
+        })
+    })
+    .await;
+    let (from, to) =
+        (Client::connect(config(source.addr)).await.unwrap(), Client::connect(config(target.addr)).await.unwrap());
+    let a = from.fs().open("a", &OpenOptions::read()).await.unwrap();
+    let b = to.fs().open("b", &OpenOptions::write()).await.unwrap();
+    let lent = a.copy_notify(NetLoc::Name(Bytes::from_static(b"dst.example"))).await.unwrap();
+    let remote = RemoteSource::new(&a, lent);
+    match b.begin_copy_from(&remote, 0, 0, 1000, &CopyOptions::default()).await.unwrap() {
+        CopyBegun::Done(copied) => assert_eq!(copied.bytes, 1000),
+        other => panic!("{other:?}"),
+    }
 }

@@ -258,7 +258,8 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
         });
     }
     limited.say();
-    let settings = config.server;
+    let mut settings = config.server;
+    settings.copy.inter.connector = Some(Arc::new(dhow_partner::ClientConnector::default()));
     for key in crate::settings::KEYS {
         tracing::debug!(setting = key.name, value = (key.shown)(&settings));
     }

@@ -1,9 +1,10 @@
 //! Limits and times of the server, by their names in the configuration file.
 
 use crate::value::{Value, Wrong};
-use dhow_server::ServerLimits;
-use dhow_server::copy::{CommitPolicy, CopyConfig};
+use dhow_server::copy::{CheckDestination, CommitPolicy, CopyConfig};
+use dhow_server::{NetMatch, ServerLimits};
 use dhow_state::Limits;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -82,6 +83,38 @@ macro_rules! time {
 const COMMIT: &[(&str, CommitPolicy)] =
     &[("auto", CommitPolicy::Auto), ("always", CommitPolicy::Always), ("never", CommitPolicy::Never)];
 
+/// Words for what happens when another server reads than the destination that was named.
+const CHECK: &[(&str, CheckDestination)] =
+    &[("off", CheckDestination::Off), ("warn", CheckDestination::Warn), ("enforce", CheckDestination::Enforce)];
+
+/// Words for what is off unless it is wanted.
+const SWITCH: &[(&str, bool)] = &[("off", false), ("on", true)];
+
+/// The word for a value, as the file would have it.
+fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> String {
+    words.iter().find(|w| w.1 == value).map_or_else(String::new, |w| format!("\"{}\"", w.0))
+}
+
+fn shown_list<T: std::fmt::Display>(list: &[T]) -> String {
+    let items: Vec<_> = list.iter().map(|n| format!("\"{n}\"")).collect();
+    format!("[{}]", items.join(", "))
+}
+
+fn networks(v: &Value) -> Result<Vec<NetMatch>, Wrong> {
+    v.list()?.iter().map(|t| t.parse::<NetMatch>()).collect::<Result<_, _>>().map_err(|e| format!("is wrong: {e}"))
+}
+
+/// Addresses with ports; without one, the port of NFS.
+fn addresses(v: &Value) -> Result<Vec<SocketAddr>, Wrong> {
+    let one = |t: &String| {
+        let alone = || t.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, crate::serve::PORT));
+        t.parse::<SocketAddr>().or_else(|_| alone()).map_err(|_| {
+            format!("is wrong: `{t}` is not an address; write ADDR or ADDR:PORT, for example 192.0.2.7:2049")
+        })
+    };
+    v.list()?.iter().map(one).collect()
+}
+
 /// Every setting.
 pub const KEYS: &[Key] = &[
     time!("lease", state.lease, Duration::from_secs(5)..=Duration::from_secs(3600)),
@@ -105,6 +138,56 @@ pub const KEYS: &[Key] = &[
         },
         shown: |s| COMMIT.iter().find(|w| w.1 == s.copy.commit).map_or_else(String::new, |w| format!("\"{}\"", w.0)),
     },
+    Key {
+        name: "copy.inter_server",
+        set: |s, v| {
+            s.copy.inter.enabled = v.one_of(SWITCH)?;
+            Ok(())
+        },
+        shown: |s| word(SWITCH, s.copy.inter.enabled),
+    },
+    Key {
+        name: "copy.sources",
+        set: |s, v| {
+            s.copy.inter.sources = networks(v)?;
+            Ok(())
+        },
+        shown: |s| shown_list(&s.copy.inter.sources),
+    },
+    Key {
+        name: "copy.destinations",
+        set: |s, v| {
+            s.copy.inter.destinations = networks(v)?;
+            Ok(())
+        },
+        shown: |s| shown_list(&s.copy.inter.destinations),
+    },
+    Key {
+        name: "copy.addresses",
+        set: |s, v| {
+            s.copy.inter.addresses = addresses(v)?;
+            Ok(())
+        },
+        shown: |s| shown_list(&s.copy.inter.addresses),
+    },
+    Key {
+        name: "copy.check_destination",
+        set: |s, v| {
+            s.copy.inter.check_destination = v.one_of(CHECK)?;
+            Ok(())
+        },
+        shown: |s| word(CHECK, s.copy.inter.check_destination),
+    },
+    time!("copy.source_idle", copy.inter.source_idle, ANY_TIME),
+    time!("copy.source_wait", copy.inter.source_wait, Duration::from_secs(1)..=Duration::from_secs(3600)),
+    time!("copy.source_connect", copy.inter.source_connect, Duration::from_secs(1)..=Duration::from_secs(600)),
+    number!("copy.max_sources", copy.inter.max_sources, 1..=100_000),
+    size!("copy.bandwidth", copy.inter.bandwidth, 0..=u64::MAX),
+    size!("copy.bandwidth_total", copy.inter.bandwidth_total, 0..=u64::MAX),
+    size!("copy.buffer", copy.inter.buffer, MIB..=1024 * GIB),
+    number!("copy.notifies_per_open", state.copy_notifies_per_open, 1..=100_000),
+    number!("copy.notifies_per_client", state.copy_notifies_per_client, 1..=100_000_000),
+    number!("copy.notifies_total", state.copy_notifies, 1..=100_000_000),
     time!("copy.keep_finished", state.finished_copy_time, ANY_TIME),
     number!("copy.max_per_client", state.copies_per_client, 0..=100_000),
     number!("copy.max_total", state.copies, 0..=100_000),

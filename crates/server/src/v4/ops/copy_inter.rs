@@ -41,7 +41,8 @@ pub(super) async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
     let (source, addr) = partners::reach(&cx.server, &args.source_server).await?;
     let credential = OpaqueAuth { flavor: cx.caller.flavor, body: cx.caller.body.clone() };
     let file = SourceFile { handle, stateid: args.src_stateid, credential };
-    let attr = match source.connection().attributes(&file).await {
+    let looked = tokio::time::timeout(inter.source_connect, source.connection().attributes(&file)).await;
+    let attr = match looked.unwrap_or_else(|_| Err(SourceFailure::Lost("no answer".into()))) {
         Ok(attr) => attr,
         Err(failure) => {
             tracing::info!(%addr, ?failure, "cannot look at the source of a copy");

@@ -13,6 +13,7 @@ mod copy;
 mod handles;
 mod hostile;
 mod io;
+mod limits;
 mod locks;
 mod names;
 mod opens;

@@ -1,0 +1,284 @@
+//! Limits: a client that takes too much is refused cleanly, goes on afterwards, and harms nobody else (case B22).
+
+use crate::common::Srv;
+use dhow_proto::v4::ops::{LockRes, SequenceArgs, TestStateidArgs, share};
+use dhow_proto::v4::{ArgOp, LockType, ResOp, Status, Verifier};
+use dhow_server::ServerConfig;
+use dhow_testkit::wire::{Client, ClientOptions, Wire, op};
+
+async fn serve(change: impl FnOnce(&mut ServerConfig)) -> Srv {
+    Srv::with(Default::default(), change).await
+}
+
+async fn works(c: &mut Client, name: &str) {
+    let root = c.walk("").await;
+    let f = c.create(&root, name).await;
+    c.write(&f, 0, b"x").await;
+    c.close(&f).await;
+}
+
+async fn exchange(w: &mut Wire, o: &ClientOptions) -> Status {
+    w.compound(2, &[o.exchange_id()]).await.status
+}
+
+/// RFC 8881 18.35: introductions that lead to nothing make room for others.
+#[tokio::test]
+async fn introductions_that_lead_to_nothing() {
+    let srv = serve(|c| c.state.unconfirmed_clients = 50).await;
+    let mut good = srv.client("good").await;
+    let mut w = srv.wire().await;
+    for i in 0..2000 {
+        let status = exchange(&mut w, &ClientOptions::named(format!("nobody {i}"))).await;
+        assert!(matches!(status, Status::OK | Status::DELAY), "{status:?}");
+    }
+    works(&mut good, "f").await;
+    let mut late = srv.client("late").await;
+    works(&mut late, "g").await;
+}
+
+/// All places of clients taken: the next is told to wait, those who are in go on.
+#[tokio::test]
+async fn clients() {
+    let srv = serve(|c| c.state.clients = 5).await;
+    let mut inside = Vec::new();
+    for i in 0..5 {
+        inside.push(srv.client(&format!("client {i}")).await);
+    }
+    let mut w = srv.wire().await;
+    for i in 0..20 {
+        assert_eq!(exchange(&mut w, &ClientOptions::named(format!("late {i}"))).await, Status::DELAY);
+    }
+    for (i, c) in inside.iter_mut().enumerate() {
+        works(c, &format!("f{i}")).await;
+    }
+    let mut first = inside.remove(0);
+    assert!(first.wire.compound(2, &[op::destroy_session(first.session.id())]).await.status.is_ok());
+    assert!(first.wire.compound(2, &[op::destroy_client(first.id)]).await.status.is_ok());
+    let mut next = srv.client("next").await;
+    works(&mut next, "g").await;
+}
+
+/// RFC 8881 18.36: sessions of one client.
+#[tokio::test]
+async fn sessions() {
+    let srv = serve(|c| c.state.sessions_per_client = 4).await;
+    let o = ClientOptions::named("greedy");
+    let mut c = Client::connect(srv.addr, o.clone()).await;
+    let mut granted = 1;
+    let first = c.exchanged.sequence_id;
+    let mut refused = 0;
+    for i in 1..40_u32 {
+        // A refused CREATE_SESSION uses its sequence id up as well: its error is the reply that is kept.
+        match c.wire.compound(2, &[o.create_session(c.id, first.wrapping_add(i))]).await.status {
+            Status::OK => granted += 1,
+            Status::NOSPC => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((granted, refused), (4, 36));
+    works(&mut c, "f").await;
+    works(&mut srv.client("other").await, "g").await;
+}
+
+/// The memory of cached replies is shared: late sessions get fewer slots, but some.
+#[tokio::test]
+async fn slots() {
+    let srv = serve(|c| c.state.cached_bytes = 8 << 20).await;
+    let mut least = u32::MAX;
+    for i in 0..40 {
+        let mut o = ClientOptions::named(format!("client {i}"));
+        o.fore.max_requests = 2048;
+        let mut c = Client::connect(srv.addr, o).await;
+        let slots = c.session.granted.fore_chan.max_requests;
+        assert!(slots >= 1);
+        least = least.min(slots);
+        works(&mut c, &format!("f{i}")).await;
+    }
+    assert!(least < 2048, "forty sessions of 2048 slots are more than there is room for");
+}
+
+/// Opens of one client: refused at once (DELAY would make a client wait for itself; NFSv4.1 has no RESOURCE), and room
+/// again after a CLOSE.
+#[tokio::test]
+async fn opens() {
+    let srv = serve(|c| c.state.opens_per_client = 20).await;
+    let mut c = srv.client("greedy").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let mut opens = vec![f];
+    let mut refused = 0;
+    for i in 0..60 {
+        let open = op::open_name(c.owner(format!("o{i}")), share::ACCESS_READ, 0, "f");
+        let res = c.run(&[op::put(&root), open]).await;
+        match res.results.last() {
+            Some(ResOp::Open(Ok(ok))) => {
+                opens.push(dhow_testkit::wire::Open { stateid: ok.stateid, ..opens[0].clone() })
+            }
+            Some(ResOp::Open(Err(status))) => {
+                assert!(matches!(*status, Status::SERVERFAULT | Status::NOSPC), "{status:?}");
+                refused += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((opens.len(), refused), (20, 41));
+    assert_eq!(srv.fs.open_count(), 20, "what was refused is not open");
+    works(&mut srv.client("other").await, "g").await;
+    for open in opens {
+        c.close(&open).await;
+    }
+    works(&mut c, "h").await;
+}
+
+/// Locks of one file, and lock-owners of one open.
+#[tokio::test]
+async fn locks() {
+    let srv = serve(|c| {
+        c.state.locks_per_file = 32;
+        c.state.lock_owners_per_open = 4;
+    })
+    .await;
+    let mut c = srv.client("greedy").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let mut stateid = None;
+    let (mut granted, mut refused) = (0, 0);
+    for i in 0..100 {
+        let lock = match stateid {
+            None => op::lock_new(f.stateid, c.owner("l"), LockType::WRITE, i * 10, 1),
+            Some(s) => op::lock_more(s, LockType::WRITE, i * 10, 1),
+        };
+        match c.run(&[op::put(&f.fh), lock]).await.results.pop() {
+            Some(ResOp::Lock(LockRes::Ok(s))) => {
+                stateid = Some(s);
+                granted += 1;
+            }
+            Some(ResOp::Lock(LockRes::Err(status))) => {
+                assert!(matches!(status, Status::SERVERFAULT | Status::NOSPC), "{status:?}");
+                refused += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(granted > 0 && granted <= 32 && refused > 0, "{granted} granted, {refused} refused");
+    // Giving them all up works at the limit too; then there is room.
+    let s = stateid.unwrap();
+    c.ok(&[op::put(&f.fh), op::locku(s, 0, u64::MAX)]).await;
+    let mut owners = 1;
+    for i in 0..20 {
+        let lock = op::lock_new(f.stateid, c.owner(format!("l{i}")), LockType::READ, 0, 1);
+        match c.run(&[op::put(&f.fh), lock]).await.results.pop() {
+            Some(ResOp::Lock(LockRes::Ok(_))) => owners += 1,
+            Some(ResOp::Lock(LockRes::Err(Status::SERVERFAULT | Status::NOSPC))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(owners, 4);
+}
+
+/// Connections: the one too many waits or is closed; those that are there go on, and a place that gets free is taken.
+#[tokio::test]
+async fn connections() {
+    let srv = serve(|c| c.limits.connections = 8).await;
+    let mut wires = Vec::new();
+    for _ in 0..8 {
+        let mut w = srv.wire().await;
+        assert!(w.null().await.header.is_success());
+        wires.push(w);
+    }
+    let mut more = srv.wire().await;
+    for w in &mut wires {
+        assert!(w.null().await.header.is_success());
+    }
+    wires.truncate(4);
+    // Either it was waiting and is served now, or it was closed and another is taken.
+    let xid = more.xid();
+    let null = dhow_testkit::wire::call_bytes(xid, dhow_rpc::OpaqueAuth::NONE, dhow_proto::NFS_PROGRAM, 4, 0, &[]);
+    let served = more.send_record(&null).await.is_ok() && more.try_reply(xid).await.is_some();
+    if !served {
+        for _ in 0..500 {
+            let mut w = srv.wire().await;
+            let null =
+                dhow_testkit::wire::call_bytes(1, dhow_rpc::OpaqueAuth::NONE, dhow_proto::NFS_PROGRAM, 4, 0, &[]);
+            if w.send_record(&null).await.is_ok() && w.try_reply(1).await.is_some() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("no place got free");
+    }
+}
+
+/// More connections bound to one session than it may have.
+#[tokio::test]
+async fn connections_of_one_session() {
+    let srv = serve(|c| c.state.conns_per_session = 4).await;
+    let mut c = srv.client("c").await;
+    let mut wires = Vec::new();
+    for slot in 0..20 {
+        let mut w = srv.wire().await;
+        let request = c.sequenced(slot, &[op::root()]);
+        let status = w.compound(2, &request).await.status;
+        assert!(matches!(status, Status::OK | Status::CONN_NOT_BOUND_TO_SESSION | Status::DELAY), "{status:?}");
+        wires.push(w);
+    }
+    works(&mut c, "f").await;
+}
+
+/// Large arguments that are well-formed: answered, or refused as too large, in any case at once.
+#[tokio::test]
+async fn large_arguments() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    for count in [1000, 40_000] {
+        let args = TestStateidArgs { stateids: vec![f.stateid; count] };
+        let sequence = ArgOp::Sequence(c.session.sequence(0, false));
+        let res = c.wire.compound(2, &[sequence, ArgOp::TestStateid(args)]).await;
+        match res.results.last() {
+            Some(ResOp::TestStateid(Ok(ok))) => assert_eq!(ok.status_codes, vec![Status::OK; count]),
+            Some(last) => assert!(matches!(last.status(), Status::REP_TOO_BIG | Status::REQ_TOO_BIG | Status::BADXDR)),
+            None => panic!("no result"),
+        }
+    }
+    let long = vec![b'n'; 900_000];
+    for ask in [op::lookup(&long), op::mkdir(&long), op::remove(&long)] {
+        assert_eq!(c.status(&[op::put(&root), ask]).await, Status::NAMETOOLONG);
+    }
+    works(&mut c, "g").await;
+}
+
+/// A thousand incarnations of one client: each replaces the one before.
+#[tokio::test]
+async fn incarnations() {
+    let srv = Srv::start().await;
+    for i in 0..300_u64 {
+        let o = ClientOptions { verifier: Verifier(i.to_be_bytes()), ..ClientOptions::named("restless") };
+        let mut c = Client::connect(srv.addr, o).await;
+        let root = c.walk("").await;
+        c.create(&root, "f").await;
+    }
+    for _ in 0..500 {
+        if srv.fs.open_count() <= 1 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{} opens are left", srv.fs.open_count());
+}
+
+/// Sequence ids wrap (RFC 8881 2.10.6.1): not reached by counting here, but no value of it is a fault.
+#[tokio::test]
+async fn any_sequence_id() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    for sequence_id in [0, 2, 3, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX] {
+        let sequence =
+            SequenceArgs { session_id: c.session.id(), sequence_id, slot_id: 9, highest_slot_id: 9, cache_this: true };
+        let res = c.wire.compound(2, &[ArgOp::Sequence(sequence), op::root()]).await;
+        assert_eq!(res.status, Status::SEQ_MISORDERED, "{sequence_id}: the first is 1");
+    }
+    let xid = c.send(9, &[op::root()]).await;
+    assert!(c.wait(xid).await.status.is_ok());
+}

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dhow_sys::proc::{IoPriority, set_io_priority};
-use dhow_sys::{Errno, io};
+use dhow_sys::{Errno, io, open};
 use dhow_vfs::{Cred, ErrorKind, Result};
 
 use crate::error::sys;
+use crate::fs::Filesystem;
 use crate::inner::Inner;
 use crate::inode::Inode;
 use crate::options::Reflink;
@@ -73,7 +74,8 @@ impl Inner {
     /// Copies the start of a range: about `chunk` bytes of real work, more if it costs nothing.
     pub(crate) fn copy_range(&self, user: &Cred, src: &End, dst: &End, len: u64, chunk: u64) -> Result<u64> {
         let _background = Background::enter();
-        let size = src.inode.stat()?.size;
+        let stat = src.inode.stat()?;
+        let size = stat.size;
         let len = len.min(size.saturating_sub(src.offset));
         if dst.offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(ErrorKind::FileTooBig.into());
@@ -81,7 +83,16 @@ impl Inner {
         if len == 0 {
             return Ok(0);
         }
-        let mut copy = Copy { inner: self, src, dst, size, done: 0, work: 0, buffered: false };
+        let mut copy = Copy {
+            inner: self,
+            src,
+            dst,
+            size,
+            done: 0,
+            work: 0,
+            buffered: self.options.reflink == Reflink::Never && shares_in_kernel(&dst.inode.fs),
+            solid: src.inode.fs.volatile && stat.blocks.saturating_mul(512) >= size,
+        };
         let result = self.as_uid(user, || copy.run(len, chunk.max(1)));
         let done = copy.done;
         dst.inode.changed();
@@ -105,8 +116,16 @@ struct Copy<'a> {
     done: u64,
     /// Bytes that were really moved.
     work: u64,
-    /// Copying inside the kernel was refused.
+    /// Copying inside the kernel was refused, or would share blocks that must not be shared.
     buffered: bool,
+    /// The source has no holes, and asking for them is dear: in tmpfs, which counts its blocks exactly, SEEK_HOLE
+    /// looks at every page up to the hole.
+    solid: bool,
+}
+
+/// Whether `copy_file_range` may share blocks by itself, as it does wherever the filesystem knows how to.
+fn shares_in_kernel(fs: &Filesystem) -> bool {
+    ![open::EXT4_MAGIC, open::TMPFS_MAGIC].contains(&fs.magic)
 }
 
 impl Copy<'_> {
@@ -126,7 +145,7 @@ impl Copy<'_> {
             }
             // Up to the next block boundary first, if the rest can be shared then.
             let left = self.before_boundary(left);
-            let hole = match io::seek_data(&self.src.fd, self.from()) {
+            let hole = match self.seek_data() {
                 Ok(data) => (data - self.from()).min(left),
                 Err(Errno::NXIO) => left,
                 // A filesystem that keeps no holes.
@@ -137,7 +156,7 @@ impl Copy<'_> {
                 self.hole(hole, chunk)?;
                 continue;
             }
-            let data = match io::seek_hole(&self.src.fd, self.from()) {
+            let data = match self.seek_hole() {
                 Ok(end) => (end - self.from()).min(left),
                 Err(_) => left,
             };
@@ -147,6 +166,14 @@ impl Copy<'_> {
             }
         }
         Ok(())
+    }
+
+    fn seek_data(&self) -> std::result::Result<u64, Errno> {
+        if self.solid { Ok(self.from()) } else { io::seek_data(&self.src.fd, self.from()) }
+    }
+
+    fn seek_hole(&self) -> std::result::Result<u64, Errno> {
+        if self.solid { Ok(self.size) } else { io::seek_hole(&self.src.fd, self.from()) }
     }
 
     fn may_share(&self) -> bool {

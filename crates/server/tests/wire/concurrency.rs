@@ -172,12 +172,16 @@ async fn closing_under_io() {
     let mut c = srv.client("c").await;
     let root = c.walk("").await;
     let f = c.create(&root, "f").await;
+    let g = open_both(&mut c, &root, "f", "other").await;
     let gate = srv.fault.hold(Call::Write);
     let write = c.send(1, &[op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"data")]).await;
     gate.arrived(1).await;
     let close = c.send(2, &[op::put(&f.fh), op::close(f.stateid)]).await;
-    // Others go on meanwhile.
-    let g = open_both(&mut c, &root, "f", "other").await;
+    // Others read it meanwhile. (An OPEN of this file would wait for the CLOSE: they pass one gate.)
+    for _ in 0..10 {
+        c.read(&g, 0, 10).await;
+        c.ok(&[op::put(&f.fh), op::getattr(&[SIZE])]).await;
+    }
     gate.open();
     let written = c.wait(write).await;
     assert!(written.status.is_ok(), "{written:?}");

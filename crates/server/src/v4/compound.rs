@@ -79,10 +79,13 @@ pub(crate) async fn run(
     Some(Answer { segments, charge: cx.charge.take().unwrap_or_default() })
 }
 
-/// The COMPOUND result alone, sharing the buffers of the whole message.
+/// The COMPOUND result alone, to be kept: a copy of its own, since a slice of a large buffer would keep all of that.
 fn without(segments: &[Bytes], rpc_header: Mark) -> Reply {
-    let skip = rpc_header.offset();
-    segments.iter().enumerate().map(|(i, s)| if i == 0 { s.slice(skip.min(s.len())..) } else { s.clone() }).collect()
+    let mut all = Vec::with_capacity(segments.iter().map(Bytes::len).sum());
+    segments.iter().for_each(|s| all.extend_from_slice(s));
+    all.drain(..rpc_header.offset().min(all.len()));
+    all.shrink_to_fit();
+    Reply::from([Bytes::from(all)])
 }
 
 enum Step {

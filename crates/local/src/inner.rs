@@ -511,8 +511,8 @@ impl Inner {
         }
     }
 
-    /// Closes data descriptors that nobody has used for a while, so that a program written by a client can be run here,
-    /// and space of removed files is freed; makes old unstable data stable; writes hints out. Called every 2 s.
+    /// Closes data descriptors that nobody has used for a while, so that a program written by a client can be run here;
+    /// lets go of files that were removed behind our back, so that their space is freed within half a minute; makes old unstable data stable; writes hints out. Called every 2 s.
     pub(crate) fn sweep(self: &Arc<Self>) {
         let now = self.sweeps.fetch_add(1, Ordering::AcqRel) + 1;
         let all = std::mem::take(&mut *self.active.lock());
@@ -527,12 +527,10 @@ impl Inner {
                 inode.used.store(0, Ordering::Release);
                 let old = std::mem::take(&mut *inode.fds.lock());
                 drop(old);
-                if open::stat(&inode.path).is_ok_and(|stat| stat.nlink == 0) {
-                    self.inodes.forget(&inode.handle);
-                }
             }
         }
         self.active.lock().append(&mut keep);
+        self.inodes.forget_removed(now);
         self.hints.flush();
         self.options.buffers.trim(Duration::from_secs(10));
         let old: Vec<_> = self

@@ -80,6 +80,9 @@ impl Inode {
         let stat = open::stat(&self.path).map_err(sys)?;
         // Held by us alone, it is gone for everybody else.
         if stat.nlink == 0 && self.opens.load(Ordering::Acquire) == 0 {
+            if let Some(home) = self.home.upgrade() {
+                home.forget(&self.handle);
+            }
             return Err(ErrorKind::Stale.into());
         }
         Ok(stat)
@@ -238,6 +241,20 @@ impl Inodes {
     pub(crate) fn forget(&self, handle: &Handle) {
         self.recent.remove(handle);
     }
+
+    /// Stops keeping removed objects of one part of the table, so that their space is freed. All parts take
+    /// [`Inodes::PARTS`] calls with rising `part`.
+    pub(crate) fn forget_removed(&self, part: u64) {
+        let Some(shard) = self.all.get((part % Inodes::PARTS) as usize) else { return };
+        let known: Vec<Arc<Inode>> = shard.lock().values().filter_map(Weak::upgrade).collect();
+        for inode in known {
+            // Looking has the effect.
+            let _ = inode.fs.fast.then(|| inode.stat());
+        }
+    }
+
+    /// See [`Inodes::forget_removed`].
+    pub(crate) const PARTS: u64 = SHARDS as u64;
 
     /// Stops keeping all: the process is short of descriptors.
     pub(crate) fn forget_all(&self) {

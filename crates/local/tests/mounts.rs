@@ -107,6 +107,25 @@ async fn a_full_disk_case_b50() {
 }
 
 #[tokio::test]
+async fn space_of_files_removed_behind_our_back_is_freed() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(_mount) = Mount::tmpfs(home.path(), "size=8m") else { return };
+    let tree = Tree::at(home.path(), |o| o.state_dir = None).await;
+    for n in 0..6 {
+        let f = tree.file(&root(), &tree.root, &format!("f{n}"), 0o644).await;
+        tree.write(&root(), &f, 0, &vec![1; MIB]).await.unwrap();
+        std::fs::remove_file(tree.path(&format!("f{n}"))).unwrap();
+    }
+    for _ in 0..600 {
+        if tree.local.statfs(&root(), &tree.root).await.unwrap().free > 7 * MIB as u64 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("not freed in a minute");
+}
+
+#[tokio::test]
 async fn blocks_are_shared_where_they_can_be() {
     for (kind, mib) in [("btrfs", 256), ("xfs", 512)] {
         let Some(mount) = Mount::image(kind, mib) else { continue };

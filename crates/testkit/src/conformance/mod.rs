@@ -234,4 +234,53 @@ mod tests {
     async fn the_fault_decorator_keeps_them() {
         backend_conformance(|| crate::Fault::new(MemFs::new())).await;
     }
+
+    /// A backend of which one call always fails, or does its work and then fails, does not pass.
+    #[test]
+    fn every_broken_call_is_noticed() {
+        use crate::fault::{Action, Call, Fault};
+        let calls = [
+            Call::Root,
+            Call::GetAttr,
+            Call::SetAttr,
+            Call::Access,
+            Call::Lookup,
+            Call::Parent,
+            Call::ReadLink,
+            Call::Create,
+            Call::Make,
+            Call::Link,
+            Call::Remove,
+            Call::Rename,
+            Call::ReadDir,
+            Call::Open,
+            Call::Reopen,
+            Call::Read,
+            Call::Write,
+            Call::Commit,
+            Call::Allocate,
+            Call::Deallocate,
+            Call::Seek,
+            Call::CloneRange,
+            Call::CopyRange,
+            Call::StatFs,
+            Call::GetXattr,
+            Call::SetXattr,
+            Call::ListXattr,
+            Call::RemoveXattr,
+        ];
+        for call in calls {
+            for action in [Action::Fail(ErrorKind::Io), Action::FailAfter(ErrorKind::Io)] {
+                let suite = std::thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                    runtime.block_on(backend_conformance(|| {
+                        let fault = Fault::new(MemFs::with(Options { fast: false, ..Options::default() }));
+                        fault.always(call, action.clone());
+                        fault
+                    }));
+                });
+                assert!(suite.join().is_err(), "{call:?} failed and the suite passed");
+            }
+        }
+    }
 }

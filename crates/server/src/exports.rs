@@ -101,15 +101,29 @@ pub enum ExportError {
     Collision(String, String),
 }
 
+/// Directories of exports and their counterparts in the pseudo-root.
+#[derive(Default)]
+struct Ways {
+    down: HashMap<(u32, ObjectId), Handle>,
+    up: HashMap<Handle, (u32, Handle)>,
+}
+
+/// A directory of an export on the way to one nested in it.
+struct Way {
+    export: u32,
+    object: ObjectId,
+    handle: Handle,
+    place: Handle,
+}
+
 /// All exports.
 pub struct Exports {
     pseudo: Arc<Export>,
     tree: Arc<Pseudo>,
     list: Vec<Arc<Export>>,
     by_id: HashMap<u32, Arc<Export>>,
-    /// Directories inside of exports through which the way to a nested export leads, with their counterparts in the
-    /// pseudo-root. Found at the start.
-    overlays: OnceLock<HashMap<(u32, ObjectId), Handle>>,
+    /// Directories inside of exports through which the way to a nested export leads. Found at the start.
+    ways: OnceLock<Ways>,
 }
 
 impl Exports {
@@ -164,7 +178,7 @@ impl Exports {
             root: OnceLock::new(),
             nests: false,
         });
-        Ok(Self { pseudo, tree, list, by_id, overlays: OnceLock::new() })
+        Ok(Self { pseudo, tree, list, by_id, ways: OnceLock::new() })
     }
 
     /// The pseudo-root.
@@ -204,9 +218,16 @@ impl Exports {
         let place = if export.is_root(dir) {
             &export.mount.0
         } else {
-            self.overlays.get()?.get(&(export.id, export.backend.object_id(dir)))?
+            self.ways.get()?.down.get(&(export.id, export.backend.object_id(dir)))?
         };
         self.tree.try_lookup(&Cx::root(), place, name)?.ok()
+    }
+
+    /// The directory of an export that stands at a place of the pseudo-root which is no export's own place, but on the
+    /// way to one.
+    pub(crate) fn real(&self, pseudo_dir: &Handle) -> Option<(&Arc<Export>, &Handle)> {
+        let (export, handle) = self.ways.get()?.up.get(pseudo_dir)?;
+        Some((self.by_id.get(export)?, handle))
     }
 
     /// Learns the roots of all exports, so that `mounted_on_fileid` is right from the start, and the ways through
@@ -226,11 +247,15 @@ impl Exports {
                 }
             }
         });
-        let ways = futures_util::future::join_all(all).await;
-        let _ = self.overlays.set(ways.into_iter().flatten().collect());
+        let mut ways = Ways::default();
+        for way in futures_util::future::join_all(all).await.into_iter().flatten() {
+            ways.up.insert(way.place.clone(), (way.export, way.handle));
+            ways.down.insert((way.export, way.object), way.place);
+        }
+        let _ = self.ways.set(ways);
     }
 
-    async fn learn(&self, export: &Export) -> dhow_vfs::Result<Vec<((u32, ObjectId), Handle)>> {
+    async fn learn(&self, export: &Export) -> dhow_vfs::Result<Vec<Way>> {
         let cx = Cx::root();
         let root = export.root(&cx).await?;
         let mut found = Vec::new();
@@ -244,7 +269,9 @@ impl Exports {
                 }
                 // Where the directory is not there, the pseudo-root's own stands in for it.
                 if let Ok(there) = export.backend.lookup(&cx, &real, &name).await {
-                    found.push(((export.id, export.backend.object_id(&there.handle)), node.handle.clone()));
+                    let object = export.backend.object_id(&there.handle);
+                    let (handle, place) = (there.handle.clone(), node.handle.clone());
+                    found.push(Way { export: export.id, object, handle, place });
                     todo.push((node.handle, there.handle));
                 }
             }
@@ -256,5 +283,41 @@ impl Exports {
 impl fmt::Debug for Exports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.list).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(path: &str) -> ExportConfig {
+        let backend = Arc::new(Pseudo::new(&[], Time::default()).unwrap());
+        ExportConfig { path: path.to_owned(), backend, options: ExportOptions::default() }
+    }
+
+    #[test]
+    fn paths_with_one_number_are_refused() {
+        let mut seen = HashMap::new();
+        let (a, b) = (0..)
+            .find_map(|i: u32| {
+                let path = format!("/{i}");
+                seen.insert(export_id(&path), path.clone()).map(|other| (other, path))
+            })
+            .unwrap();
+        let refused = Exports::new(vec![config(&a), config(&b)], Time::default()).unwrap_err();
+        assert!(matches!(refused, ExportError::Collision(x, y) if (&x, &y) == (&a, &b)));
+        assert!(Exports::new(vec![config(&a)], Time::default()).is_ok());
+    }
+
+    #[test]
+    fn filesystems_of_exports_are_told_apart() {
+        // RFC 8881 7.7; case B09. Neither may look like the pseudo-root, whose fsid is 0.
+        let exports = Exports::new(vec![config("/a"), config("/b")], Time::default()).unwrap();
+        let [a, b] = exports.list() else { panic!() };
+        for fsid in [FsId::default(), FsId { major: u64::from(a.id) << 32, minor: 0 }, FsId { major: 7, minor: 9 }] {
+            assert_ne!(a.fsid(fsid), b.fsid(fsid));
+            assert_ne!(a.fsid(fsid), FsId::default());
+            assert_eq!(exports.pseudo().fsid(fsid), fsid);
+        }
     }
 }

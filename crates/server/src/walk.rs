@@ -80,9 +80,12 @@ pub(crate) async fn parent(cx: &OpCx, dir: &Fh) -> Result<Fh, Status> {
         let exports = &cx.server.exports;
         from = cx.enter(exports.pseudo(), exports.mount_of(&dir.export).clone(), Status::ACCESS)?;
     }
-    // The directory above may be the place of an export in its turn (exports `/` and `/a`).
+    // The directory above may be in an export in its turn: its root (exports `/` and `/a`), or further down (`/a/b`).
     let node = from.backend().parent(&from.user, &from.handle).await.or_status()?;
-    cross(cx, node).await.map(|(fh, _)| fh)
+    match cx.server.exports.real(&node.handle) {
+        Some((export, handle)) => cx.enter(export, handle.clone(), Status::ACCESS),
+        None => cross(cx, node).await.map(|(fh, _)| fh),
+    }
 }
 
 /// Whether a directory without a parent is the root of its export, and not one that was removed.

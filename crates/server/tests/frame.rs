@@ -237,6 +237,9 @@ async fn exports_inside_of_exports() {
     // And back.
     let up = c.ok(&[op::put(&inside), ArgOp::Lookupp, op::getfh()]).await;
     assert!(matches!(&up[2], ResOp::GetFh(Ok(ok)) if ok.object == root));
+    let x = c.walk("/srv/x").await;
+    let up = c.ok(&[op::put(&third), ArgOp::Lookupp, op::getfh()]).await;
+    assert!(matches!(&up[2], ResOp::GetFh(Ok(ok)) if ok.object == x));
     assert_eq!(c.status(&[op::put(&root), ArgOp::Lookupp]).await, Status::NOENT);
 }
 

@@ -242,19 +242,17 @@ impl Inodes {
         self.recent.remove(handle);
     }
 
-    /// Stops keeping removed objects of one part of the table, so that their space is freed. All parts take
-    /// [`Inodes::PARTS`] calls with rising `part`.
+    /// Stops keeping removed objects of a part of the table, so that their space is freed. Four calls with rising
+    /// `part` look at all of it.
     pub(crate) fn forget_removed(&self, part: u64) {
-        let Some(shard) = self.all.get((part % Inodes::PARTS) as usize) else { return };
-        let known: Vec<Arc<Inode>> = shard.lock().values().filter_map(Weak::upgrade).collect();
-        for inode in known {
-            // Looking has the effect.
-            let _ = inode.fs.fast.then(|| inode.stat());
+        for shard in self.all.iter().skip((part % 4) as usize).step_by(4) {
+            let known: Vec<Arc<Inode>> = shard.lock().values().filter_map(Weak::upgrade).collect();
+            for inode in known {
+                // Looking has the effect.
+                let _ = inode.fs.fast.then(|| inode.stat());
+            }
         }
     }
-
-    /// See [`Inodes::forget_removed`].
-    pub(crate) const PARTS: u64 = SHARDS as u64;
 
     /// Stops keeping all: the process is short of descriptors.
     pub(crate) fn forget_all(&self) {

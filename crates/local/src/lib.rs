@@ -7,7 +7,8 @@
 //! | `fs` | one mounted filesystem: how its objects are named and opened |
 //! | `handle` | the bytes of a handle |
 //! | `inode` | one object that is in use: descriptors, change attribute; the cache of them |
-//! | `inner` | the shared heart: credentials, placing work, resolving handles |
+//! | `inner` | the shared heart: credentials, placing work, durability |
+//! | `resolve` | how a handle becomes an object |
 //! | `hints` | finding objects again without the privilege to open by handle |
 //! | `attr`, `setattr` | attributes |
 //! | `rights` | what users may do, asked once and remembered |
@@ -73,6 +74,7 @@ mod mover;
 mod names;
 pub mod options;
 mod readdir;
+mod resolve;
 mod rights;
 mod setattr;
 mod sync;

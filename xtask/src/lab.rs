@@ -134,13 +134,16 @@ fn cache() -> Option<PathBuf> {
     })
 }
 
-/// Builds the binary that the scenarios run.
+/// Builds the binaries that the scenarios run.
 ///
 /// # Errors
 /// When cargo cannot be run.
 pub fn build_binary(root: &Path) -> Result<bool> {
-    let args = ["build", "--release", "--package", "dhow"];
-    Ok(Command::new("cargo").current_dir(root).args(args).status().context("cargo build")?.success())
+    let build = |args: &[&str]| -> Result<bool> {
+        let args = [&["build", "--release"], args].concat();
+        Ok(Command::new("cargo").current_dir(root).args(args).status().context("cargo build")?.success())
+    };
+    Ok(build(&["--package", "dhow"])? && build(&["--package", "dhow-client", "--example", "conformance"])?)
 }
 
 fn target_dir(root: &Path) -> PathBuf {
@@ -254,6 +257,11 @@ impl Work {
         let binary = share.join("dhow");
         if let Some(built) = built {
             fs::copy(built, &binary).with_context(|| built.display().to_string())?;
+            // The round of the client library lies beside it, if it was built.
+            let round = built.with_file_name("examples").join("conformance");
+            if round.exists() {
+                fs::copy(&round, share.join("conformance")).with_context(|| round.display().to_string())?;
+            }
         }
         lend_git(&share.join("git"))?;
         let has = |command: &str, word: &str| {

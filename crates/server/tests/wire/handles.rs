@@ -336,3 +336,74 @@ async fn each_call_has_its_own_caller() {
     let attrs = attrs_of(&mut c, "mine").await;
     assert_eq!(attrs.file_type, Some(FileType::DIR));
 }
+
+/// Exports below exports: the inner one hides what the outer has under its name, the rest of the outer stays.
+#[tokio::test]
+async fn nested_exports() {
+    let (outer, inner) = (MemFs::new(), MemFs::with(Options { id: 2, ..Options::default() }));
+    // A tree in the outer filesystem, made before anything is exported below it.
+    {
+        let (_running, addr) = start(config(vec![export("/", &outer)])).await;
+        let mut c = Client::connect(addr, ClientOptions::default()).await;
+        let root = c.walk("").await;
+        let a = c.mkdir(&root, "a").await;
+        c.mkdir(&a, "b").await;
+        c.mkdir(&a, "other").await;
+        c.mkdir(&root, "z").await;
+    }
+    let (_running, addr) = start(config(vec![export("/", &outer), export("/a/b", &inner)])).await;
+    let mut c = Client::connect(addr, ClientOptions::default()).await;
+    let (root, b) = (attrs_of(&mut c, "").await, attrs_of(&mut c, "a/b").await);
+    assert_ne!(root.fsid, b.fsid);
+    let b_fh = c.walk("a/b").await;
+    c.mkdir(&b_fh, "in-inner").await;
+    assert!(inner.handle_of("in-inner").is_some() && outer.handle_of("a/b/in-inner").is_none());
+    assert!(names(&mut c, "").await.contains(&"z".to_owned()), "the rest of the outer export is there");
+    assert!(names(&mut c, "").await.contains(&"a".to_owned()));
+    assert!(names(&mut c, "a").await.contains(&"b".to_owned()));
+    // Up again, step by step.
+    let up =
+        async |c: &mut Client, from: &FileHandle| match c.ok(&[op::put(from), ArgOp::Lookupp, op::getfh()]).await.pop()
+        {
+            Some(ResOp::GetFh(Ok(ok))) => ok.object,
+            other => panic!("{other:?}"),
+        };
+    let a = up(&mut c, &b_fh).await;
+    assert_eq!(a, c.walk("a").await);
+    assert_eq!(up(&mut c, &a).await, c.walk("").await);
+    // What lies under a mount is not to be removed or renamed from above.
+    for ops in [vec![op::put(&a), op::remove("b")], vec![op::put(&a), ArgOp::SaveFh, op::rename("b", "c")]] {
+        let status = c.status(&ops).await;
+        assert!(!status.is_ok() || c.walk("a/b").await == b_fh, "{ops:?}: {status:?}");
+        assert_eq!(c.walk("a/b").await, b_fh);
+    }
+}
+
+/// Invariant of the backend trait: state is kept by object, also when it is reached through two exports.
+#[tokio::test]
+async fn one_filesystem_in_two_exports() {
+    use dhow_proto::v4::ops::share;
+    use dhow_proto::v4::{LockType, Stateid};
+    let fs = MemFs::new();
+    let (_running, addr) = start(config(vec![export("/one", &fs), export("/two", &fs)])).await;
+    let mut c = Client::connect(addr, ClientOptions::default()).await;
+    let (one, two) = (c.walk("one").await, c.walk("two").await);
+    let owner = c.owner("a");
+    let f = c.open(&one, op::open_create(owner, share::ACCESS_BOTH, share::DENY_WRITE, "f", 0o644)).await;
+    let g = c.walk("two/f").await;
+    let open = op::open_name(c.owner("b"), share::ACCESS_WRITE, 0, "f");
+    assert_eq!(c.status(&[op::put(&two), open]).await, Status::SHARE_DENIED);
+    let write = op::write(Stateid::ANONYMOUS, 0, dhow_proto::v4::StableHow::UNSTABLE, b"x");
+    assert_eq!(c.status(&[op::put(&g), write]).await, Status::LOCKED);
+    let owner = c.owner("l");
+    c.ok(&[op::put(&f.fh), op::lock_new(f.stateid, owner, LockType::WRITE, 0, 10)]).await;
+    let owner = c.owner("m");
+    assert_eq!(c.status(&[op::put(&g), op::lockt(owner, LockType::WRITE, 0, 10)]).await, Status::DENIED);
+    // One file is one file: no copy onto itself by another way (case B34).
+    let copy = op::copy(f.stateid, Stateid::ANONYMOUS, (0, 0), 0, true);
+    let status = c.status(&[op::put(&f.fh), ArgOp::SaveFh, op::put(&g), copy]).await;
+    assert!(matches!(status, Status::INVAL | Status::LOCKED), "{status:?}");
+    c.close(&f).await;
+    let copy = op::copy(Stateid::ANONYMOUS, Stateid::ANONYMOUS, (0, 0), 0, true);
+    assert_eq!(c.status(&[op::put(&f.fh), ArgOp::SaveFh, op::put(&g), copy]).await, Status::INVAL);
+}

@@ -447,3 +447,26 @@ async fn exclusive_over_a_restart() {
     let f = c.walk("f").await;
     assert_eq!(c.attrs(&f, &[MODE]).await.mode, Some(0o640));
 }
+
+/// RFC 8881 18.30.3, 9.1.2: SETATTR of a size is a write: a deny stands against it, and the stateid's mode counts.
+#[tokio::test]
+async fn truncation_is_a_write() {
+    let srv = Srv::start().await;
+    let (mut c, mut other) = (srv.client("c").await, srv.client("other").await);
+    let root = root(&mut c).await;
+    let owner = c.owner("o");
+    let f = c.open(&root, op::open_create(owner, share::ACCESS_BOTH, share::DENY_WRITE, "f", 0o666)).await;
+    c.write(&f, 0, b"data").await;
+    let size = |n| Attrs { size: Some(n), ..Attrs::default() };
+    assert_eq!(other.status(&[op::put(&f.fh), op::setattr(size(0))]).await, Status::LOCKED);
+    let owner = other.owner("r");
+    let r = other.open(&root, op::open_name(owner, share::ACCESS_READ, 0, "f")).await;
+    assert_eq!(other.status(&[op::put(&f.fh), op::setattr_with(r.stateid, size(0))]).await, Status::OPENMODE);
+    let res = other.run(&[op::put(&f.fh), op::setattr_with(Stateid { seqid: 1, other: [8; 12] }, size(0))]).await;
+    assert_eq!(last(&res), (OpNum::SETATTR, Status::BAD_STATEID));
+    assert_eq!(srv.fs.content_of("f").unwrap(), "data");
+    // Other attributes are no matter of state.
+    other.ok(&[op::put(&f.fh), op::setattr(mode(0o600))]).await;
+    c.ok(&[op::put(&f.fh), op::setattr_with(f.stateid, size(2))]).await;
+    assert_eq!(srv.fs.content_of("f").unwrap(), "da");
+}

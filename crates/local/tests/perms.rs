@@ -391,6 +391,62 @@ async fn xattrs_of_users() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn identities_never_leak_between_calls() {
+    for tree in Tree::each().await {
+        if !tree.switches() {
+            return;
+        }
+        let base = dhow_sys::cred::current_thread_identity().unwrap();
+        let tree = std::sync::Arc::new(tree);
+        let mut tasks = Vec::new();
+        for task in 0..16u32 {
+            let tree = tree.clone();
+            tasks.push(tokio::spawn(async move {
+                let (uid, gid) = (3000 + task % 5, 4000 + task % 3);
+                let me = in_groups(uid, gid, &[gid, 5000 + task]);
+                let (other, set) = (user(9999), SetAttr { mode: Some(0o600), ..SetAttr::default() });
+                for n in 0..20 {
+                    let text = name(&format!("{task}-{n}"));
+                    let how = CreateHow { set: set.clone(), verifier: None };
+                    let made = tree.local.create(&me, &tree.root, &text, &how).await.unwrap();
+                    assert_eq!((made.node.attr.uid, made.node.attr.gid), (uid, gid));
+                    let f = made.node.handle;
+                    let io = IoRef { handle: &f, open: Some(&made.open) };
+                    let data = Bytes::from(vec![task as u8; 100_000]);
+                    tree.local.write(&me, io, 0, data, Stability::Unstable).await.unwrap();
+                    tree.write(&me, &f, 50, b"x").await.unwrap();
+                    assert_eq!(fails(tree.read(&other, &f, 0, 1).await), ErrorKind::Access);
+                    assert_eq!(fails(tree.local.setattr(&other, &f, None, &set).await), ErrorKind::Perm);
+                    tree.local.setattr(&me, &f, None, &set).await.unwrap();
+                    assert_eq!(tree.local.access(&other, &f, Access(0x1ff)).await.unwrap(), Access(0));
+                    tree.local.close(made.open).await;
+                    assert_eq!(tree.local.lookup(&root(), &tree.root, &text).await.unwrap().handle, f);
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        // Whatever thread is asked now is what the process was.
+        let threads: Vec<_> = (0..64)
+            .map(|_| {
+                tokio::task::spawn_blocking(|| {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                    dhow_sys::cred::current_thread_identity().unwrap()
+                })
+            })
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.await.unwrap(), base);
+        }
+        for _ in 0..64 {
+            let asked = tokio::spawn(async { dhow_sys::cred::current_thread_identity().unwrap() });
+            assert_eq!(asked.await.unwrap(), base);
+        }
+    }
+}
+
 /// Runs one test of this file again in a child that is an ordinary user from the start.
 fn as_nobody(test: &str) -> bool {
     if std::env::var_os("DHOW_AS_NOBODY").is_some() {

@@ -8,6 +8,7 @@ mod copies;
 mod files;
 mod locks;
 mod model;
+mod notify;
 mod recovery;
 mod sessions;
 mod stress;

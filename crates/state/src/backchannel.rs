@@ -9,6 +9,7 @@
 use crate::State;
 use crate::session::Session;
 use crate::types::{ClientId, ConnId, SessionId, Status};
+use bytes::Bytes;
 use dhow_proto::v4::ops::{CallbackSec, ChannelAttrs};
 use std::sync::Arc;
 
@@ -82,7 +83,12 @@ impl BackChannel {
 pub(crate) const MIN_CB_REQUEST: u32 = 512;
 
 fn usable(sec: &[CallbackSec]) -> Option<CallbackSec> {
-    sec.iter().find(|s| matches!(s, CallbackSec::None | CallbackSec::Sys(_))).cloned()
+    let mut sec = sec.iter().find(|s| matches!(s, CallbackSec::None | CallbackSec::Sys(_))).cloned();
+    if let Some(CallbackSec::Sys(sys)) = &mut sec {
+        // Lest the whole record that it came in stays in memory with the session.
+        sys.machine = Bytes::copy_from_slice(&sys.machine);
+    }
+    sec
 }
 
 enum Seen {

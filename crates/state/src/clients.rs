@@ -12,6 +12,7 @@ use crate::ids::{Keyed, Map};
 use crate::session::Session;
 use crate::types::*;
 use crate::{Limits, State};
+use bytes::Bytes;
 use dhow_proto::v4::ops::{ChannelAttrs, CreateSessionArgs, CreateSessionOk, create_session};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -224,7 +225,8 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::DELAY);
         }
         let id = self.ids.client();
-        let (owner, principal) = (args.owner.clone(), args.principal.clone());
+        // Copied: the request's bytes are a slice of its whole record, which would stay in memory with the client.
+        let (owner, principal) = (ClientOwnerId(Bytes::copy_from_slice(&args.owner.0)), args.principal.clone());
         let client = Client::new(id, owner.clone(), args.verifier, principal, self.limits.lease, now);
         let record = Record {
             client: Arc::new(client),

@@ -196,7 +196,8 @@ impl<T: Clone + Send> State<T> {
         let (open_key, owner) = match &req.locker {
             Locker::New { open, owner } => {
                 let (key, _) = self.find_open(stripe, client, req.file, open)?;
-                (key, OwnerKey { client: client.id(), owner: Bytes::clone(owner) })
+                // Copied, lest the whole record stays in memory with the lock.
+                (key, OwnerKey { client: client.id(), owner: Bytes::copy_from_slice(owner) })
             }
             Locker::Existing(stateid) => {
                 let key = StateKey::parse(&stateid.other);

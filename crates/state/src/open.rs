@@ -326,7 +326,8 @@ impl<T: Clone + Send> State<T> {
         if client.is_dying() {
             return Err(Status::DEADSESSION.into());
         }
-        let owner = OwnerKey { client: client.id(), owner: req.owner.clone() };
+        // Copied: the request's bytes are a slice of its whole record, which would stay in memory with the open.
+        let owner = OwnerKey { client: client.id(), owner: Bytes::copy_from_slice(req.owner) };
         let mut guard = self.stripe(req.file).lock();
         let stripe = &mut *guard;
         let mut existing = None;

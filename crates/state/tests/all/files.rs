@@ -197,3 +197,34 @@ fn opens_of_all_are_bounded_and_ended_leases_make_room() {
         assert!(b.open("more", "o", R, N, t(100)).is_ok());
     }
 }
+
+/// What a client sends is a slice of its whole record, a megabyte at most: none of that may stay in memory for as long
+/// as an owner of a few bytes does (cases B22, B46).
+#[test]
+fn owners_do_not_keep_the_record_they_came_in() {
+    let s = server();
+    let record = bytes("padding client open lock padding");
+    let part = |name: &str| {
+        let at = record.windows(name.len()).position(|w| w == name.as_bytes()).unwrap();
+        record.slice(at..at + name.len())
+    };
+    let id = ClientOwnerId(part("client"));
+    let got = s.exchange_id(&ExchangeId { owner: id, ..exchange("", 1, 0) }, t(0)).unwrap();
+    s.create_session(ConnId(1), 2, &session_args(got.client, 1), &who(0), t(0)).unwrap();
+    let me = s.client(got.client).unwrap();
+    me.recorded();
+    let _ = s.reclaim_complete(&me).unwrap();
+    let f = file("f");
+    let open = {
+        let req = OpenRequest { file: &f, owner: &part("open"), access: RW, deny: N, claim: Claim::New };
+        s.plan_open(&me, &req, t(0)).unwrap().commit(1).unwrap().stateid
+    };
+    {
+        let (owner, range) = (part("lock"), range(0, 9));
+        let locker = Locker::New { open: &open, owner: &owner };
+        let req = LockRequest { file: &f, locker, range, kind: LockKind::Write, claim: Claim::New };
+        let _ = s.plan_lock(&me, &req, t(0)).unwrap().commit().unwrap();
+    }
+    assert_eq!((s.counts().opens, me.owner()), (1, &ClientOwnerId(bytes("client"))));
+    assert!(record.is_unique(), "something of the state still holds the record");
+}

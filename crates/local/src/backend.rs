@@ -394,7 +394,7 @@ impl Backend for Local {
 
     async fn clone_range(&self, cx: &Cx, src: CopySource<'_>, dst: IoRef<'_>, dst_offset: u64, len: u64) -> Result<()> {
         let from = src.backend.as_any().downcast_ref::<Local>().ok_or(ErrorKind::CrossDevice)?;
-        let from = from.end(cx, &src.io, src.offset, false).await?;
+        let from = from.end(src.cx, &src.io, src.offset, false).await?;
         let to = self.end(cx, &dst, dst_offset, true).await?;
         let (user, inode) = (cx.cred.clone(), to.inode.clone());
         self.inner
@@ -417,7 +417,7 @@ impl Backend for Local {
         chunk: u64,
     ) -> Result<u64> {
         let from = src.backend.as_any().downcast_ref::<Local>().ok_or(ErrorKind::NotSupported)?;
-        let from = from.end(cx, &src.io, src.offset, false).await?;
+        let from = from.end(src.cx, &src.io, src.offset, false).await?;
         let to = self.end(cx, &dst, dst_offset, true).await?;
         let user = cx.cred.clone();
         let permit = self.inner.copies.clone().acquire_owned().await;

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use crate::error::sys;
 use crate::handle::{self, Parsed};
 use crate::options::{HandleMode, Options};
-use crate::sync::{Syncer, Verifier};
+use crate::sync::{Journal, Syncer, Verifier};
 
 /// A filesystem that the tree lies on. Identified by its device number while the process runs.
 pub(crate) struct Filesystem {
@@ -38,6 +38,7 @@ pub(crate) struct Filesystem {
     pub volatile: bool,
     /// Syncing a directory makes durable what was created in it.
     pub dir_sync_covers_new: bool,
+    pub journal: Journal,
     /// Every change gives a new ctime, provided that somebody looked in between.
     pub fine_ctime: bool,
     /// So does every change of permissions.
@@ -111,6 +112,11 @@ impl Filesystem {
             fast: known,
             volatile: fs.magic == open::TMPFS_MAGIC,
             dir_sync_covers_new: known,
+            journal: if [open::EXT4_MAGIC, open::XFS_MAGIC].contains(&fs.magic) {
+                Journal::Ordered
+            } else {
+                Journal::Other
+            },
             fine_ctime: known && fs.magic != open::TMPFS_MAGIC && kernel_has_fine_ctime(),
             fine_rights: known && kernel_has_fine_ctime(),
             block: u32::try_from(fs.frsize).unwrap_or(4096),

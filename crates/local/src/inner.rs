@@ -19,7 +19,7 @@ use crate::fs::Filesystem;
 use crate::hints::Hints;
 use crate::inode::{Inode, Inodes};
 use crate::options::{OpenError, Options};
-use crate::sync::{Lane, Target, Verifier};
+use crate::sync::{Journal, Lane, Target, Verifier};
 
 /// Where a piece of work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,8 +217,10 @@ impl Inner {
         if !self.options.metadata_sync || fs.volatile {
             return Ok(());
         }
+        // An fsync writes out data too. Where the log can be synced by itself, a file that has much of it is spared that.
+        let by_itself = |inode: &Inode| fs.journal == Journal::Other || !inode.is_dirty();
         let (files, rest): (Vec<&Arc<Inode>>, Vec<&Arc<Inode>>) =
-            inodes.iter().copied().partition(|inode| inode.kind == FileKind::Regular);
+            inodes.iter().copied().partition(|inode| inode.kind == FileKind::Regular && by_itself(inode));
         let files = async {
             for inode in files {
                 self.commit_inode(inode).await?;
@@ -228,7 +230,11 @@ impl Inner {
         let rest = async {
             let mut targets = Vec::with_capacity(rest.len());
             for inode in rest {
-                targets.push(self.sync_target(inode).await?);
+                targets.push(if inode.kind == FileKind::Directory {
+                    self.sync_target(inode).await?
+                } else {
+                    whole(&inode.fs)?
+                });
             }
             self.sync_in(&fs, Lane::Meta, targets).await
         };
@@ -243,11 +249,8 @@ impl Inner {
         fs.syncer.sync(&self.blocking, lane, targets).await.map_err(sys)
     }
 
-    /// A descriptor that can be synced, opened as the process itself.
+    /// A descriptor of a file or a directory that can be synced, opened as the process itself.
     pub(crate) async fn sync_target(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Target> {
-        if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
-            return whole(&inode.fs);
-        }
         let inode = inode.clone();
         self.run(Inner::short(&inode.fs.clone()), move |inner| {
             {
@@ -329,7 +332,7 @@ impl Drop for Inner {
 
 fn whole(fs: &Filesystem) -> Result<Target> {
     let root = fs.root.try_clone().map_err(|e| sys(Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))?;
-    Ok(Target::Filesystem(Arc::new(root)))
+    Ok(Target::Filesystem(Arc::new(root), fs.journal))
 }
 
 fn probe_caps(options: &Options, fs: &Filesystem) -> Caps {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use dhow_sys::{Errno, io};
 use dhow_vfs::Handle;
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Who waits for whom.
@@ -30,22 +31,33 @@ pub(crate) enum Lane {
 pub(crate) enum Target {
     /// One file or directory.
     File(Handle, Arc<OwnedFd>),
-    /// The whole filesystem, where the object itself cannot be opened (symbolic links, devices).
-    Filesystem(Arc<OwnedFd>),
+    /// All names and attributes of the filesystem of this directory: for objects that cannot be opened (symbolic links,
+    /// devices), and for those whose data would take long.
+    Filesystem(Arc<OwnedFd>, Journal),
+}
+
+/// How a filesystem orders its metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Journal {
+    /// In one log (ext4, xfs): whatever is synced, all that came before it is durable too.
+    Ordered,
+    /// In some other way.
+    Other,
 }
 
 impl Target {
     fn key(&self) -> Option<&Handle> {
         match self {
             Target::File(handle, _) => Some(handle),
-            Target::Filesystem(_) => None,
+            Target::Filesystem(..) => None,
         }
     }
 
     fn sync(&self) -> Result<(), Errno> {
         match self {
             Target::File(_, fd) => io::fsync(fd),
-            Target::Filesystem(fd) => io::syncfs(fd),
+            Target::Filesystem(dir, Journal::Ordered) => barrier(dir).or_else(|_| io::syncfs(dir)),
+            Target::Filesystem(dir, Journal::Other) => io::syncfs(dir),
         }
     }
 }
@@ -71,6 +83,13 @@ impl Verifier {
     pub(crate) fn change(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
+}
+
+/// Makes all earlier changes of metadata durable, without writing out anybody's data: a file without a name is made, and
+/// its fsync takes the log with it up to there.
+fn barrier(dir: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    io::fsync(rustix::fs::openat(dir, c".", flags, Mode::RUSR | Mode::WUSR)?)
 }
 
 #[derive(Default)]
@@ -186,6 +205,7 @@ mod tests {
     async fn many_share_and_errors_stay_with_their_object() {
         let dir = tempfile_in_tmp();
         let file = Arc::new(OwnedFd::from(std::fs::File::create(&dir).unwrap()));
+        let home = Arc::new(OwnedFd::from(std::fs::File::open(std::env::temp_dir()).unwrap()));
         // fsync of a pipe is refused, which stands in for a disk that fails.
         let (_reader, writer) = std::io::pipe().unwrap();
         let bad = Arc::new(OwnedFd::from(writer));
@@ -199,7 +219,7 @@ mod tests {
             let good = Target::File(handle(1), file.clone());
             let targets = match n % 4 {
                 0 => vec![good, Target::File(handle(2), bad.clone())],
-                1 => vec![Target::Filesystem(file.clone())],
+                1 => vec![Target::Filesystem(home.clone(), if n % 8 == 1 { Journal::Ordered } else { Journal::Other })],
                 _ => vec![good],
             };
             let (syncer, permits) = (syncer.clone(), permits.clone());

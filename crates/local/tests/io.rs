@@ -295,10 +295,11 @@ fn write_pattern(path: &std::path::Path) {
 /// Copies as the server does: until it is all done.
 #[allow(clippy::too_many_arguments)]
 async fn copy(from: &Tree, src: &Handle, at: u64, to: &Tree, dst: &Handle, to_at: u64, len: u64, chunk: u64) -> u64 {
-    let backend = from.shared();
+    let (backend, cx) = (from.shared(), root());
     let mut done = 0;
     while done < len {
-        let source = CopySource { backend: &backend, io: IoRef { handle: src, open: None }, offset: at + done };
+        let io = IoRef { handle: src, open: None };
+        let source = CopySource { backend: &backend, cx: &cx, io, offset: at + done };
         let target = IoRef { handle: dst, open: None };
         let n = to.local.copy_range(&root(), source, target, to_at + done, len - done, chunk).await.unwrap();
         if n == 0 {
@@ -375,11 +376,19 @@ async fn copies_need_both_rights() {
     let dst = tree.file(&user(1001), &tree.root, "dst", 0o600).await;
     let backend = tree.shared();
     for who in [user(1000), user(1001)] {
-        let source = CopySource { backend: &backend, io: IoRef { handle: &src, open: None }, offset: 0 };
+        let source = CopySource { backend: &backend, cx: &who, io: IoRef { handle: &src, open: None }, offset: 0 };
         let target = IoRef { handle: &dst, open: None };
         assert_eq!(fails(tree.local.copy_range(&who, source.clone(), target, 0, 4, 4).await), ErrorKind::Access);
         assert_eq!(fails(tree.local.clone_range(&who, source, target, 0, 4).await), ErrorKind::Access);
     }
+    // Each end in the name of its own user, as when two exports squash one caller differently (case B38).
+    let io = IoRef { handle: &src, open: None };
+    let target = IoRef { handle: &dst, open: None };
+    let (reader, writer) = (user(1000), user(1001));
+    let source = CopySource { backend: &backend, cx: &reader, io, offset: 0 };
+    assert_eq!(tree.local.copy_range(&writer, source, target, 0, 4, 4).await.unwrap(), 4);
+    let source = CopySource { backend: &backend, cx: &writer, io, offset: 0 };
+    assert_eq!(fails(tree.local.copy_range(&root(), source, target, 0, 4, 4).await), ErrorKind::Access);
 }
 
 #[tokio::test]
@@ -390,7 +399,8 @@ async fn clones_work_or_say_why_not() {
         let dst = tree.file(&root(), &tree.root, "dst", 0o644).await;
         let backend = tree.shared();
         let clone = async |offset, to, len| {
-            let source = CopySource { backend: &backend, io: IoRef { handle: &src, open: None }, offset };
+            let io = IoRef { handle: &src, open: None };
+            let source = CopySource { backend: &backend, cx: &root(), io, offset };
             tree.local.clone_range(&root(), source, IoRef { handle: &dst, open: None }, to, len).await
         };
         // Past the end of the source, whatever the filesystem can do (case B35).

@@ -87,7 +87,8 @@ async fn a_full_disk_case_b50() {
     let src = tree.lookup(&root(), &tree.root, "src").await.unwrap().handle;
     let backend = tree.shared();
     let copy = async |at: u64| {
-        let source = CopySource { backend: &backend, io: IoRef { handle: &src, open: None }, offset: at };
+        let io = IoRef { handle: &src, open: None };
+        let source = CopySource { backend: &backend, cx: &root(), io, offset: at };
         let target = IoRef { handle: &small, open: None };
         tree.local.copy_range(&root(), source, target, at, 700_000 - at, u64::MAX).await
     };
@@ -138,7 +139,8 @@ async fn blocks_are_shared_where_they_can_be() {
             let io = IoRef { handle: &src, open: None };
             tree.local.commit(&root(), io, 0, 0).await.unwrap();
             let backend = tree.shared();
-            let source = |offset| CopySource { backend: &backend, io, offset };
+            let cx = root();
+            let source = |offset| CopySource { backend: &backend, cx: &cx, io, offset };
             let dst = tree.file(&root(), &tree.root, "dst", 0o644).await;
             let target = IoRef { handle: &dst, open: None };
             let first = tree.local.copy_range(&root(), source(0), target, 0, u64::MAX, 1 << 20).await.unwrap();
@@ -227,7 +229,8 @@ async fn an_xfs_that_cannot_share_says_so() {
     let src = tree.lookup(&root(), &tree.root, "src").await.unwrap().handle;
     let dst = tree.file(&root(), &tree.root, "dst", 0o644).await;
     let backend = tree.shared();
-    let source = CopySource { backend: &backend, io: IoRef { handle: &src, open: None }, offset: 0 };
+    let io = IoRef { handle: &src, open: None };
+    let source = CopySource { backend: &backend, cx: &root(), io, offset: 0 };
     let target = IoRef { handle: &dst, open: None };
     assert_eq!(fails(tree.local.clone_range(&root(), source.clone(), target, 0, 0).await), ErrorKind::NotSupported);
     assert_eq!(tree.local.copy_range(&root(), source, target, 0, u64::MAX, 1 << 30).await.unwrap(), 100_000);

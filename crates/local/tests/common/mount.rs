@@ -67,6 +67,17 @@ impl Mount {
         Some(Mount { _home: Some(home), at })
     }
 
+    /// The device of an image as it would be found after a crash at this moment, mounted.
+    pub fn after_crash(&self, options: &str) -> Mount {
+        let home = tempfile::Builder::new().prefix("dhow-crash-").tempdir().unwrap();
+        let (image, at) = (home.path().join("image"), home.path().join("mnt"));
+        let from = self.at.parent().unwrap().join("image");
+        assert!(run(Command::new("cp").arg("--sparse=always").args([&from, &image])));
+        std::fs::create_dir(&at).unwrap();
+        assert!(run(Command::new("mount").args(["-o", options]).args([&image, &at])), "the copy cannot be mounted");
+        Mount { _home: Some(home), at }
+    }
+
     pub fn path(&self) -> &Path {
         &self.at
     }

@@ -84,12 +84,14 @@ pub struct Serve {
 /// How the bytes of a copy may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MethodArg {
-    /// CLONE, else COPY, else reading and writing.
+    /// On one server CLONE, else COPY; between servers what is faster; else reading and writing.
     Auto,
     /// Sharing blocks, or fail.
     Clone,
     /// Copying inside the server, or fail.
     Copy,
+    /// Copying from server to server, or fail.
+    Inter,
     /// Through this program.
     Readwrite,
 }

@@ -158,6 +158,7 @@ fn options(args: &Cp, cancel: Cancel) -> Options {
             MethodArg::Auto => Choice::Auto,
             MethodArg::Clone => Choice::Only(Method::Clone),
             MethodArg::Copy => Choice::Only(Method::Copy),
+            MethodArg::Inter => Choice::Only(Method::Inter),
             MethodArg::Readwrite => Choice::Only(Method::ReadWrite),
         },
         preserve: args.preserve || args.archive,
@@ -170,6 +171,7 @@ fn options(args: &Cp, cancel: Cancel) -> Options {
         mode: None,
         many: false,
         umask: dhow_copy::umask(),
+        costs: None,
         cancel,
     }
 }

@@ -112,6 +112,7 @@ fn print(args: &Demo, reports: &[FileReport], filesystem: &str) {
                 Method::ReadWrite => "reading and writing",
                 Method::Copy => "COPY on the server",
                 Method::Clone => "CLONE on the server",
+                Method::Inter => "COPY between servers",
             }
             .to_owned(),
             r.calls.calls.to_string(),

@@ -88,7 +88,7 @@ impl Bar {
             }
             Event::Moved(n) if *n >= 0 => bar.inc(n.unsigned_abs()),
             Event::Moved(n) => bar.set_position(bar.position().saturating_sub(n.unsigned_abs())),
-            Event::Done { .. } | Event::Failed(_) => {}
+            Event::Done { .. } | Event::Failed(_) | Event::Decided { .. } => {}
         }
     }
 

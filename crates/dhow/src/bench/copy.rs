@@ -288,7 +288,10 @@ async fn once(site: &Site, row: &mut Row, verify: bool) -> dhow_copy::Result<()>
     }
     row.seconds.push(report.elapsed);
     row.durable = report.durable;
-    row.calls = report.calls;
+    // The worst run counts.
+    if report.calls.calls + report.calls.polls >= row.calls.calls + row.calls.polls {
+        row.calls = report.calls;
+    }
     if verify && !is_copy(site, &from, &to).await? {
         let words = format!("the copy by {} differs from its source", row.method);
         return Err(dhow_copy::Error::with(ErrorKind::Io, site.endpoint.shown(&to), words));

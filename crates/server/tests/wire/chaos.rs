@@ -1,7 +1,7 @@
 //! Storage that fails and delays at random, connections that break: nothing is done twice, nothing is left behind.
 
 use crate::common::Srv;
-use crate::hostile::{Fuzz, Rng, small, still_well};
+use crate::hostile::{Fuzz, Rng, seed_and_rounds, small, still_well};
 use dhow_proto::v4::{CompoundRes, Status, Verifier};
 use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::wire::{Client, ClientOptions, op};
@@ -35,14 +35,15 @@ async fn failing_storage() {
     let srv = std::sync::Arc::new(small().await);
     let mut good = srv.client("good").await;
     still_well(&srv, &mut good, 0).await;
-    srv.fault.chaos(7, 20);
+    let (seed, rounds) = seed_and_rounds(1500);
+    srv.fault.chaos(seed, 20);
     let mut tasks = Vec::new();
     for n in 0..4_u32 {
         let srv = srv.clone();
         tasks.push(tokio::spawn(async move {
-            let mut r = Rng::new(u64::from(n) + 100);
+            let mut r = Rng::new(seed * 100 + u64::from(n));
             let mut bad = Fuzz::new(&srv, &format!("bad {n}"), n * 1000).await;
-            for round in 0..1500 {
+            for round in 0..rounds {
                 bad.round(&srv, &mut r, round % 5 == 0).await;
             }
         }));
@@ -82,7 +83,7 @@ async fn exactly_once_over_broken_connections() {
     let srv = Srv::start().await;
     let mut c = srv.client("c").await;
     srv.fault.always(Call::Make, Action::Delay(Duration::from_millis(1)));
-    let mut r = Rng::new(42);
+    let mut r = Rng::new(seed_and_rounds(0).0 + 42);
     for i in 0..300 {
         let request = c.sequenced(i % 8, &[op::root(), op::mkdir(format!("d{i}"))]);
         c.wire.send_compound(2, &request).await;
@@ -107,8 +108,9 @@ async fn exactly_once_over_broken_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn vanishing_clients() {
     let srv = Srv::start().await;
-    srv.fault.chaos(3, 50);
-    let mut r = Rng::new(9);
+    let (seed, _) = seed_and_rounds(0);
+    srv.fault.chaos(seed + 1, 50);
+    let mut r = Rng::new(seed + 2);
     for n in 0..30 {
         let name = format!("client {n}");
         let mut c = client(&srv, &name).await;

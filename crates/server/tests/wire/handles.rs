@@ -2,6 +2,7 @@
 
 use crate::common::{Srv, config, identity, last, open_to_all, start};
 use dhow_proto::v4::attr::{FILEID, FSID, MOUNTED_ON_FILEID, TYPE};
+use dhow_proto::v4::ops::{CreateHow, OpenClaim, OpenHow, share};
 use dhow_proto::v4::{ArgOp, FileHandle, FileType, OpNum, PROC_COMPOUND, ResOp, Status, VERSION};
 use dhow_server::{ExportConfig, ExportOptions, NetMatch};
 use dhow_testkit::MemFs;
@@ -371,18 +372,28 @@ async fn nested_exports() {
     let a = up(&mut c, &b_fh).await;
     assert_eq!(a, c.walk("a").await);
     assert_eq!(up(&mut c, &a).await, c.walk("").await);
-    // What lies under a mount is not to be removed or renamed from above.
-    for ops in [vec![op::put(&a), op::remove("b")], vec![op::put(&a), ArgOp::SaveFh, op::rename("b", "c")]] {
-        let status = c.status(&ops).await;
-        assert!(!status.is_ok() || c.walk("a/b").await == b_fh, "{ops:?}: {status:?}");
+    // What lies under a mount is not to be removed or moved aside from above, nor is anything to be put there: it may
+    // be open to whom the inner export is closed.
+    let exclusive = OpenHow::Create(CreateHow::Guarded(Default::default()));
+    let open = op::open(c.owner("o"), share::ACCESS_BOTH, 0, exclusive, OpenClaim::Null("b".into()));
+    for (ops, due) in [
+        (vec![op::put(&a), op::remove("b")], Status::FILE_OPEN),
+        (vec![op::put(&a), ArgOp::SaveFh, op::rename("b", "c")], Status::FILE_OPEN),
+        (vec![op::put(&a), ArgOp::SaveFh, op::rename("other", "b")], Status::EXIST),
+        (vec![op::put(&a), op::mkdir("b")], Status::EXIST),
+        (vec![op::put(&a), open], Status::EXIST),
+    ] {
+        assert_eq!(c.status(&ops).await, due, "{ops:?}");
         assert_eq!(c.walk("a/b").await, b_fh);
     }
+    // The way there is as any directory.
+    c.ok(&[op::root(), ArgOp::SaveFh, op::rename("a", "moved"), op::root(), ArgOp::SaveFh, op::rename("moved", "a")])
+        .await;
 }
 
 /// Invariant of the backend trait: state is kept by object, also when it is reached through two exports.
 #[tokio::test]
 async fn one_filesystem_in_two_exports() {
-    use dhow_proto::v4::ops::share;
     use dhow_proto::v4::{LockType, Stateid};
     let fs = MemFs::new();
     let (_running, addr) = start(config(vec![export("/one", &fs), export("/two", &fs)])).await;

@@ -71,7 +71,7 @@ impl Rng {
     }
 }
 
-fn seed_and_rounds(rounds: usize) -> (u64, usize) {
+pub fn seed_and_rounds(rounds: usize) -> (u64, usize) {
     let var = |n: &str| std::env::var(n).ok().and_then(|v| v.parse::<u64>().ok());
     (var("DHOW_FUZZ_SEED").unwrap_or(1), var("DHOW_FUZZ_ROUNDS").map_or(rounds, |r| r as usize))
 }

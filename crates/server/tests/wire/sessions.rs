@@ -438,6 +438,25 @@ async fn session_limits() {
     assert!(res.status.is_ok(), "not to be cached, it fits: {:?}", res.status);
 }
 
+/// RFC 8881 2.10.6.1.2, 2.10.6.4: where not even the result of SEQUENCE fits, SEQUENCE itself is refused, and the slot
+/// is what it was.
+#[tokio::test]
+async fn a_reply_that_cannot_hold_sequence_leaves_the_slot_alone() {
+    let srv = Srv::start().await;
+    let mut o = ClientOptions::named("c");
+    o.fore.max_response_size_cached = 64;
+    o.reclaim_complete = false;
+    let mut c = Client::connect(srv.addr, o).await;
+    let before = c.session.sequence(0, true);
+    for _ in 0..2 {
+        let res = c.wire.compound(2, &[ArgOp::Sequence(before.clone()), op::root()]).await;
+        assert_eq!(last(&res), (OpNum::SEQUENCE, Status::REP_TOO_BIG_TO_CACHE));
+    }
+    let uncached = SequenceArgs { cache_this: false, ..before };
+    let res = c.wire.compound(2, &[ArgOp::Sequence(uncached), op::root()]).await;
+    assert!(res.status.is_ok(), "{:?}", res.status);
+}
+
 fn size(size: u64) -> dhow_proto::v4::Attrs {
     dhow_proto::v4::Attrs { size: Some(size), ..Default::default() }
 }

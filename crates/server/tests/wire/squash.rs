@@ -2,9 +2,10 @@
 
 use crate::common::{Watched, config, open_to_all, start};
 use dhow_proto::v4::attr::{MODE, OWNER, OWNER_GROUP};
-use dhow_proto::v4::{Attrs, FileHandle, ResOp, Status};
+use dhow_proto::v4::{ArgOp, Attrs, FileHandle, ResOp, Stateid, Status};
 use dhow_server::{ExportConfig, ExportOptions, Squash};
 use dhow_testkit::MemFs;
+use dhow_testkit::memfs::Options;
 use dhow_testkit::wire::{Client, ClientOptions, Wire, op, sys};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -122,4 +123,38 @@ async fn reserved_ports() {
     let mut c = client(addr, "c", 0, 0, &[]).await;
     let status = c.status(&[op::root(), op::lookup("safe")]).await;
     assert!(matches!(status, Status::ACCESS | Status::NOENT), "{status:?}");
+}
+
+/// A copy between two exports reads as whom the source's export makes of the caller, not as whom the destination's
+/// does; likewise when it is the other way round (case B38).
+#[tokio::test]
+async fn copies_read_under_the_rules_of_their_source() {
+    for cloning in [false, true] {
+        let fs = MemFs::with(Options { clone: true, ..Options::default() });
+        let export = |path: &str, squash| ExportConfig {
+            path: path.into(),
+            backend: fs.clone(),
+            options: ExportOptions { squash, ..ExportOptions::default() },
+        };
+        let exports = vec![export("/open", Squash::None), export("/root-squashing", Squash::Root)];
+        let (_running, addr) = start(config(exports)).await;
+        let mut c = client(addr, "c", 0, 0, &[]).await;
+        let open = c.walk("open").await;
+        let secret = c.create(&open, "secret").await;
+        c.write(&secret, 0, b"secret").await;
+        c.close(&secret).await;
+        c.ok(&[op::put(&secret.fh), op::setattr(Attrs { mode: Some(0o600), ..Attrs::default() })]).await;
+        let squashed = c.walk("root-squashing/secret").await;
+        let dst = c.create(&open, "dst").await;
+        let anon = Stateid::ANONYMOUS;
+        let copy = match cloning {
+            false => op::copy(anon, dst.stateid, (0, 0), 0, true),
+            true => op::clone(anon, dst.stateid, 0, 0, 0),
+        };
+        let ops = |src: &FileHandle| [op::put(src), ArgOp::SaveFh, op::put(&dst.fh), copy.clone()];
+        assert_eq!(c.status(&ops(&squashed)).await, Status::ACCESS, "cloning: {cloning}");
+        assert_eq!(fs.content_of("dst").unwrap(), b"");
+        c.ok(&ops(&secret.fh)).await;
+        assert_eq!(fs.content_of("dst").unwrap(), b"secret");
+    }
 }

@@ -295,6 +295,8 @@ pub struct Seeked {
 pub struct CopySource<'a> {
     /// The backend that the source belongs to.
     pub backend: &'a Arc<dyn Backend>,
+    /// In whose name it is read. Not always who writes: two exports may squash one caller differently.
+    pub cx: &'a Cx,
     /// The file.
     pub io: IoRef<'a>,
     /// First byte.

@@ -115,7 +115,8 @@ pub async fn run(src: &Side, dst: &Side, range: &Range, progress: &Progress) -> 
         let step = if fallback {
             read_write(src, dst, range, done).await
         } else {
-            let source = CopySource { backend: &src.backend, io: src.io(), offset: range.src_offset + done };
+            let offset = range.src_offset + done;
+            let source = CopySource { backend: &src.backend, cx: &src.cx, io: src.io(), offset };
             dst.backend.copy_range(&dst.cx, source, dst.io(), range.dst_offset + done, range.len - done, CHUNK).await
         };
         match step {

@@ -153,8 +153,8 @@ async fn copies_read_under_the_rules_of_their_source() {
         };
         let ops = |src: &FileHandle| [op::put(src), ArgOp::SaveFh, op::put(&dst.fh), copy.clone()];
         assert_eq!(c.status(&ops(&squashed)).await, Status::ACCESS, "cloning: {cloning}");
-        assert_eq!(fs.content_of("dst").unwrap(), b"");
+        assert_eq!(fs.content_of("dst").unwrap(), "");
         c.ok(&ops(&secret.fh)).await;
-        assert_eq!(fs.content_of("dst").unwrap(), b"secret");
+        assert_eq!(fs.content_of("dst").unwrap(), "secret");
     }
 }

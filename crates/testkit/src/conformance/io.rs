@@ -161,7 +161,7 @@ pub(super) async fn copies(t: &T) {
         t.put(&dst, 0, &vec![0xee; 4 * MIB as usize + 5]).await;
         let mut done = 0;
         loop {
-            let from = CopySource { backend: &t.b, io: src.io(), offset: done };
+            let from = CopySource { backend: &t.b, cx: &t.cx, io: src.io(), offset: done };
             let n = match t.b.copy_range(&t.cx, from, dst.io(), done, size - done, chunk).await {
                 Err(e) if e.kind() == ErrorKind::NotSupported && done == 0 => return,
                 n => n.unwrap(),
@@ -176,14 +176,14 @@ pub(super) async fn copies(t: &T) {
         assert!(now[..bytes.len()] == bytes[..], "the copy differs (chunk {chunk})");
         assert_eq!(now.len() as u64, 4 * MIB + 5, "what lies beyond the range stays");
         assert!(now[bytes.len()..].iter().all(|&b| b == 0xee));
-        let from = CopySource { backend: &t.b, io: src.io(), offset: size };
+        let from = CopySource { backend: &t.b, cx: &t.cx, io: src.io(), offset: size };
         assert_eq!(t.b.copy_range(&t.cx, from, dst.io(), 0, 10, chunk).await.unwrap(), 0, "0 at the source's end");
     }
     // Odd offsets, and a destination that grows; a hole at the end gives the file its size.
     let dst = t.file(&t.root, "odd").await;
     let (mut done, len) = (0, 2 * MIB);
     while done < len {
-        let from = CopySource { backend: &t.b, io: src.io(), offset: 13 + done };
+        let from = CopySource { backend: &t.b, cx: &t.cx, io: src.io(), offset: 13 + done };
         let n = t.b.copy_range(&t.cx, from, dst.io(), 1001 + done, len - done, MIB).await.unwrap();
         assert!(n > 0);
         done += n;
@@ -202,7 +202,7 @@ pub(super) async fn clones(t: &T) {
     let (src, bytes) = source(t, "src").await;
     let size = bytes.len() as u64;
     let clone = async |dst: &F, from, to, len| {
-        let from = CopySource { backend: &t.b, io: src.io(), offset: from };
+        let from = CopySource { backend: &t.b, cx: &t.cx, io: src.io(), offset: from };
         t.b.clone_range(&t.cx, from, dst.io(), to, len).await
     };
     let dst = t.file(&t.root, "whole").await;

@@ -117,10 +117,10 @@ impl MemFs {
     }
 
     /// Content of the source of a copy, if it is a file of such a filesystem.
-    fn source(&self, tree: &Tree, cx: &Cx, src: CopySource<'_>, other: ErrorKind) -> Result<Data> {
+    fn source(&self, tree: &Tree, src: CopySource<'_>, other: ErrorKind) -> Result<Data> {
         let fs = src.backend.as_any().downcast_ref::<Self>().ok_or(other)?;
         if std::ptr::eq(fs, self) {
-            let ino = self.io(tree, cx, src.io, R)?;
+            let ino = self.io(tree, src.cx, src.io, R)?;
             return Ok(tree.get(ino)?.data.clone());
         }
         Err(other.into())
@@ -555,7 +555,7 @@ impl Backend for MemFs {
         let mut tree = self.tree.lock();
         let ino = self.io(&tree, cx, dst, W)?;
         let (offset, source) = (src.offset, src.io.handle.clone());
-        let from = self.source(&tree, cx, src, ErrorKind::CrossDevice)?;
+        let from = self.source(&tree, src, ErrorKind::CrossDevice)?;
         let len = match len {
             0 => from.size.checked_sub(offset).ok_or(ErrorKind::Invalid)?,
             len => len,
@@ -589,7 +589,7 @@ impl Backend for MemFs {
         let mut tree = self.tree.lock();
         let ino = self.io(&tree, cx, dst, W)?;
         let offset = src.offset;
-        let from = self.source(&tree, cx, src, ErrorKind::NotSupported)?;
+        let from = self.source(&tree, src, ErrorKind::NotSupported)?;
         let len = len.min(from.size.saturating_sub(offset));
         if len == 0 {
             return Ok(0);

@@ -39,7 +39,7 @@ pub(crate) async fn run(cx: &OpCx, args: &CloneArgs) -> OpResult<()> {
     if len == 0 {
         return Ok(());
     }
-    let source = CopySource { backend: src.backend(), io: read.io(), offset: args.src_offset };
+    let source = CopySource { backend: src.backend(), cx: &src.user, io: read.io(), offset: args.src_offset };
     let backend = dst.backend();
     backend.clone_range(&dst.user, source, write.io(), args.dst_offset, len).await.map_err(|e| status(&e))?;
     backend.commit(&dst.user, write.io(), args.dst_offset, len).await.map_err(|e| status(&e))?;

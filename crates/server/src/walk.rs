@@ -40,6 +40,14 @@ pub(crate) async fn lookup(cx: &OpCx, dir: &Fh, name: &Name) -> Result<(Fh, Attr
     if dir.export.is_pseudo() { cross(cx, node).await } else { Ok((dir.sibling(node.handle), node.attr)) }
 }
 
+/// Refuses to change a name at which a nested export lies: it covers what the outer export has there, as a mount would,
+/// and what is moved aside would be open to whom the inner export is closed.
+pub(crate) fn not_covered(cx: &OpCx, dir: &Fh, name: &Name, status: Status) -> Result<(), Status> {
+    let exports = &cx.server.exports;
+    let nested = exports.nested(&dir.export, &dir.handle, name);
+    if nested.is_some_and(|node| exports.mounted_at(&node.handle).is_some()) { Err(status) } else { Ok(()) }
+}
+
 /// The root of an export that lies at `name` in a directory of another export or of the pseudo-root, for a listing; one
 /// that does not answer soon is DELAY, so that it does not hold up the listing of the others.
 pub(crate) async fn mounted(cx: &OpCx, dir: &Fh, name: &Name, node: &Node) -> Option<Result<(Fh, Attr), Status>> {

@@ -3,6 +3,7 @@
 use crate::attrs::{self, SetFor};
 use crate::errmap::IntoStatus;
 use crate::v4::{OpCx, OpResult, change_info};
+use crate::walk;
 use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{CreateArgs, CreateOk, CreateType};
 use dhow_vfs::{Make, Name};
@@ -25,6 +26,7 @@ pub(crate) async fn run(cx: &mut OpCx, args: CreateArgs) -> OpResult<CreateOk> {
     if set.size.take().is_some() {
         return Err(Status::INVAL);
     }
+    walk::not_covered(cx, dir, &name, Status::EXIST)?;
     let _pass = cx.name_gate(dir, &name).await?;
     let made = dir.backend().make(&dir.user, &dir.handle, &name, &what, &set).await.or_status()?;
     let attrset = attrs::applied(&args.attrs.mask, &made.applied);

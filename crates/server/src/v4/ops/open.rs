@@ -130,6 +130,9 @@ async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<
         None => SetAttr::default(),
     };
     let unchecked = matches!(create, WireCreate::Unchecked(_));
+    if !unchecked {
+        walk::not_covered(cx, &dir, &name, Status::EXIST)?;
+    }
     let _pass = cx.name_gate(&dir, &name).await?;
     for _ in 0..TRIES {
         // What is there, for UNCHECKED; the other modes learn it from the create itself.

@@ -3,12 +3,15 @@
 
 use crate::errmap::IntoStatus;
 use crate::v4::{OpCx, OpResult, change_info};
+use crate::walk;
+use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{RemoveArgs, RemoveOk};
 use dhow_vfs::Name;
 
 pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
     let dir = cx.current()?;
     let name = Name::new(args.target).or_status()?;
+    walk::not_covered(cx, dir, &name, Status::FILE_OPEN)?;
     let _pass = cx.name_gate(dir, &name).await?;
     let removed = dir.backend().remove(&dir.user, &dir.handle, &name).await.or_status()?;
     Ok(RemoveOk { cinfo: change_info(removed.change) })

@@ -27,7 +27,7 @@ use std::time::Instant;
 const MINORS: std::ops::RangeInclusive<u32> = 1..=2;
 
 /// An operation number and a status: what a result takes at least.
-const BARE: usize = 8;
+pub(crate) const BARE: usize = 8;
 
 /// Bytes at each end of a request that its digest covers.
 const DIGEST_ENDS: usize = 1024;
@@ -256,7 +256,7 @@ fn digest(key: &[u8; 16], header: &CompoundHeader, r: &Reader, caller: &Caller) 
 fn sequence(cx: &mut OpCx, r: &mut Reader, out: &mut Writer) -> Result<Status, Reply> {
     let mark = out.mark();
     let Ok(args) = Decode::decode(r) else { return Ok(fail(out, mark, OpNum::SEQUENCE, Status::BADXDR)) };
-    let ok = match ops::sequence::run(cx, &args) {
+    let ok = match ops::sequence::run(cx, &args, out.len()) {
         Ok(Sequence::Replay(reply)) => return Err(reply),
         Ok(Sequence::Fresh(slot)) => {
             let ok = slot.result().clone();

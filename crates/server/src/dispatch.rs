@@ -10,6 +10,7 @@ use dhow_net::{Record, SHARED_BELOW};
 use dhow_proto::NFS_PROGRAM;
 use dhow_proto::v4::{PROC_COMPOUND, PROC_NULL, VERSION};
 use dhow_rpc::{AcceptStat, CallHeader, OpaqueAuth, RPC_VERSION, ReplyBody, ReplyHeader, accepted_reply, denied_reply};
+use dhow_state::ConnId;
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -43,6 +44,10 @@ pub(crate) async fn handle(server: Arc<ServerShared>, conn: Arc<ConnCx>, record:
         } else {
             conn.conn.send_soon(segments, charge);
         }
+    }
+    if conn.conn.is_closed() {
+        // The call may have bound the connection to a session after the end of the connection was told.
+        server.state.conn_closed(ConnId(conn.id));
     }
     server.metrics.calls_running.fetch_sub(1, Relaxed);
     drop(held);

@@ -14,17 +14,6 @@ fn modes() -> [(&'static str, HandleMode); 3] {
     [("auto", HandleMode::Auto), ("walk", HandleMode::Walk), ("numbers", HandleMode::Numbers)]
 }
 
-/// Asks again for as long as the answer is DELAY, as a client does.
-async fn patiently(tree: &Tree, handle: &Handle) -> Result<Attr> {
-    for _ in 0..500 {
-        match tree.local.getattr(&root(), handle).await {
-            Err(e) if e.kind() == ErrorKind::Delay => tokio::time::sleep(Duration::from_millis(10)).await,
-            other => return other,
-        }
-    }
-    panic!("DELAY for five seconds");
-}
-
 #[tokio::test]
 async fn a_handle_names_the_object_not_the_path_case_b07() {
     for base in bases() {

@@ -483,31 +483,22 @@ async fn without_privilege_all_is_done_as_the_process() {
     }
     for tree in Tree::each().await {
         let report = tree.local.report();
-        assert!(!report.switches_identity && !report.opens_handles, "{report:?}");
         let me = std::fs::metadata(tree.dir.path()).unwrap().uid();
+        // A superuser from whom only the right to switch was taken may still open handles.
+        assert!(!report.switches_identity && (me == 0 || !report.opens_handles), "{report:?}");
         // Whoever asks, the process answers with its own rights.
         let d = tree.mkdir(&root(), &tree.root, "d", 0o755).await;
         let f = tree.file(&user(1000), &d, "f", 0o444).await;
         let attr = tree.local.getattr(&user(1), &f).await.unwrap();
         assert_eq!(attr.uid, me);
         let chown = SetAttr { uid: Some(me + 1), ..SetAttr::default() };
-        assert_eq!(fails(tree.local.setattr(&root(), &f, None, &chown).await), ErrorKind::Perm);
+        if me != 0 {
+            assert_eq!(fails(tree.local.setattr(&root(), &f, None, &chown).await), ErrorKind::Perm);
+        }
         tree.local.rename(&root(), &tree.root, &name("d"), &tree.root, &name("e")).await.unwrap();
         let sub = tree.mkdir(&root(), &d, "sub", 0o700).await;
         let tree = tree.restart(|_| {}).await;
-        let mut last = None;
-        for _ in 0..500 {
-            match tree.local.getattr(&root(), &sub).await {
-                Err(e) if e.kind() == ErrorKind::Delay => {
-                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-                }
-                other => {
-                    last = Some(other);
-                    break;
-                }
-            }
-        }
-        assert_eq!(last.unwrap().unwrap().kind, FileKind::Directory);
+        assert_eq!(patiently(&tree, &sub).await.unwrap().kind, FileKind::Directory);
         assert_eq!(tree.local.parent(&root(), &sub).await.unwrap().handle, d);
         let all = PageLimit { entries: 9, name_bytes: 999, nodes: true };
         assert_eq!(tree.list(&d, all).await.len(), 2);

@@ -40,6 +40,17 @@ pub fn fails<T>(result: Result<T>) -> ErrorKind {
     }
 }
 
+/// Asks again for as long as the answer is DELAY, as a client does.
+pub async fn patiently(tree: &Tree, handle: &Handle) -> Result<Attr> {
+    for _ in 0..500 {
+        match tree.local.getattr(&root(), handle).await {
+            Err(e) if e.kind() == ErrorKind::Delay => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            other => return other,
+        }
+    }
+    panic!("DELAY for five seconds");
+}
+
 /// Directories on the filesystems that tests should cover.
 pub fn bases() -> Vec<PathBuf> {
     let mut all = vec![std::env::temp_dir()];

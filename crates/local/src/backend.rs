@@ -304,10 +304,9 @@ impl Backend for Local {
         let old = open.get::<LocalOpen>().ok_or(ErrorKind::Invalid)?;
         let (inode, user, access) = (old.inode.clone(), cx.cred.clone(), how.access);
         let more = OpenAccess { read: access.read && !old.access.read, write: access.write && !old.access.write };
-        let reclaim = how.reclaim;
         self.inner
             .run(Inner::short(&inode.fs.clone()), move |inner| {
-                if !reclaim && (more.read || more.write) {
+                if more.read || more.write {
                     inner.may_io(&user, &inode, more)?;
                 }
                 inner.open_data(&user, &inode, access.write)?;

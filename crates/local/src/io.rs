@@ -153,9 +153,7 @@ impl Inner {
         if stat.nlink == 0 && inode.opens.load(Ordering::Acquire) == 1 && !reclaim {
             return Err(ErrorKind::Stale.into());
         }
-        if !reclaim {
-            self.may_io(user, inode, access)?;
-        }
+        self.may_io(user, inode, access)?;
         self.open_data(user, inode, access.write)?;
         Ok(OpenFile::new(open))
     }

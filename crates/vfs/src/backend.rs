@@ -119,7 +119,8 @@ pub struct OpenHow {
     pub deny: Deny,
     /// Opaque identity of client and open-owner, for backends that forward opens.
     pub owner: Bytes,
-    /// The client reclaims an open that it had before the server's restart: permissions are not checked again.
+    /// The client reclaims an open that it had before the server's restart: the file need not have a name any more.
+    /// Permissions count as ever: who may reclaim is known, but not what they had open.
     pub reclaim: bool,
 }
 

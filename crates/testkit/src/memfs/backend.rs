@@ -456,7 +456,7 @@ impl Backend for MemFs {
         let ino = self.ino_of(handle)?;
         let inode = tree.get(ino)?;
         inode.want_regular()?;
-        if !how.reclaim && !may_open(inode, &cx.cred, how.access) {
+        if !may_open(inode, &cx.cred, how.access) {
             return Err(ErrorKind::Access.into());
         }
         self.opened(&mut tree, ino, how.access)
@@ -467,7 +467,7 @@ impl Backend for MemFs {
         let had = open.get::<MemOpen>().ok_or(ErrorKind::Fault)?;
         let inode = tree.get(had.ino)?;
         let more = OpenAccess { read: how.access.read && !had.read, write: how.access.write && !had.write };
-        if !how.reclaim && !may_open(inode, &cx.cred, more) {
+        if !may_open(inode, &cx.cred, more) {
             return Err(ErrorKind::Access.into());
         }
         self.opened(&mut tree, had.ino, how.access)

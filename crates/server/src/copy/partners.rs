@@ -111,7 +111,7 @@ impl Behalf {
             return Ok(());
         }
         // A copy is many reads: one line is enough for a while.
-        if shared.metrics.inter.destination_mismatches.fetch_add(1, Relaxed) % 1024 == 0 {
+        if shared.metrics.inter.destination_mismatches.fetch_add(1, Relaxed).is_multiple_of(1024) {
             tracing::warn!(%peer, named = ?self.destination, "a copy reads from another address than was named");
         }
         match inter.check_destination {

@@ -230,6 +230,32 @@ async fn a_peer_that_does_not_read() {
     assert!(srv.fault.count(Call::Read) < u64::from(slots), "not all of it was read in advance");
 }
 
+/// Case B46: listings count as READs do.
+#[tokio::test]
+async fn a_peer_that_does_not_take_its_listings() {
+    let srv = Srv::with(Default::default(), |c| c.limits.reply_bytes_per_connection = 4 << 20).await;
+    let mut c = srv.client("bad").await;
+    for i in 0..80 {
+        let many = (0..30).map(|j| op::mkdir(format!("{i:02}-{j:02}-{}", "n".repeat(240))));
+        let each = many.flat_map(|mkdir| [op::root(), mkdir]);
+        c.ok(&each.collect::<Vec<_>>()).await;
+    }
+    let list = [op::root(), op::readdir(0, Default::default(), 1 << 20, &[])];
+    let mut sent = Vec::new();
+    for slot in 0..60 {
+        sent.push(c.send(slot, &list).await);
+    }
+    for _ in 0..50 {
+        let waiting: usize = srv.running.shared().conns.lock().values().map(|c| c.conn.waiting_bytes()).sum();
+        assert!(waiting <= 6 << 20, "{waiting} bytes wait");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for xid in sent {
+        let res = c.wait(xid).await;
+        assert!(matches!(res.results.last(), Some(ResOp::Readdir(Ok(ok))) if ok.entries.len() == 2400));
+    }
+}
+
 /// Case B46: many idle connections beside busy ones.
 #[tokio::test]
 async fn idle_connections() {

@@ -1,6 +1,7 @@
 //! READDIR (RFC 8881 18.23). Written entry by entry, within the client's limit; the backend is asked for as many entries
 //! as are likely to fit.
 
+use super::read::reserve;
 use crate::attrs::{self, Object};
 use crate::errmap::{self, IntoStatus};
 use crate::v4::{Fh, OpCx};
@@ -43,11 +44,14 @@ impl OpRes for Encoded {
     }
 }
 
-pub(crate) async fn run(cx: &OpCx, args: ReaddirArgs) -> Encoded {
+pub(crate) async fn run(cx: &mut OpCx, args: ReaddirArgs) -> Encoded {
     Encoded(list(cx, args).await)
 }
 
-async fn list(cx: &OpCx, args: ReaddirArgs) -> Result<Bytes, Status> {
+async fn list(cx: &mut OpCx, args: ReaddirArgs) -> Result<Bytes, Status> {
+    // A listing may be as large as a READ: a peer that does not take it waits here (case B46).
+    reserve(cx, args.maxcount.min(cx.server.limits.max_io)).await;
+    let cx: &OpCx = cx;
     let dir = cx.current()?;
     // 1 and 2 stand for "." and "..", which are not listed (RFC 8881 18.23.3, case K28).
     if matches!(args.cookie, 1 | 2) || args.cookie > i64::MAX as u64 {

@@ -152,6 +152,11 @@ impl Client {
         Ok(res)
     }
 
+    /// The address of the server that the client is connected to at present.
+    pub fn peer(&self) -> Option<std::net::SocketAddr> {
+        self.inner.links.iter().find_map(|l| l.lock().as_ref().and_then(|l| l.conn.peer()))
+    }
+
     /// Why no more calls can be made: the client was closed, or failed for good. A lost connection is no such reason.
     pub fn ended(&self) -> Option<Error> {
         self.inner.failure()

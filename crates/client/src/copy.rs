@@ -7,6 +7,7 @@ use dhow_proto::v4::ops::{CloneArgs, CommitArgs, CopyArgs, CopyOk, CopyRes, Offl
 use dhow_proto::v4::{ArgOp, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
 use dhow_session::classify::{Class, classify};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::fs::putfh;
 use crate::{Client, Error, File, Fs, Result};
@@ -46,6 +47,15 @@ impl Copied {
     pub fn is_durable(&self) -> bool {
         self.committed != StableHow::UNSTABLE
     }
+}
+
+/// How far a running copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyProgress {
+    /// Bytes copied so far: from the start of the range, without gaps.
+    pub bytes: u64,
+    /// They are on stable storage.
+    pub durable: bool,
 }
 
 /// A copy that was begun.
@@ -243,18 +253,18 @@ impl RunningCopy {
         self.stateid
     }
 
+    /// The write verifier under which it writes.
+    pub fn verifier(&self) -> Verifier {
+        self.begun.verifier
+    }
+
     /// Asks how far the copy is (OFFLOAD_STATUS).
     ///
     /// # Errors
     ///
     /// BAD_STATEID when the server does not know the copy (any more).
     pub async fn poll(&self) -> Result<OffloadStatusOk> {
-        let status = ArgOp::OffloadStatus(OffloadArgs { stateid: self.stateid });
-        let mut res = self.fs.call(vec![putfh(&self.target), status], false).await?;
-        match Client::take(&mut res, OpNum::OFFLOAD_STATUS)? {
-            ResOp::OffloadStatus(Ok(ok)) => Ok(ok),
-            _ => Err(Error::protocol("no OFFLOAD_STATUS in the reply")),
-        }
+        Ok(ask(&self.fs, &self.target, self.stateid, false).await?.0)
     }
 
     /// Waits for the end, by callback or by polling, whichever tells first. `progress` is told the bytes copied so far.
@@ -262,25 +272,53 @@ impl RunningCopy {
     /// # Errors
     ///
     /// What stopped the copy; [`Error::CopyLost`] when the server forgot it.
-    pub async fn wait(mut self, mut progress: impl FnMut(u64)) -> Result<Copied> {
+    pub async fn wait(self, mut progress: impl FnMut(u64)) -> Result<Copied> {
+        self.watch(None, |so_far| progress(so_far.bytes)).await
+    }
+
+    /// As [`RunningCopy::wait`], and every `checkpoint` a COMMIT rides with the question how far the copy is: when both
+    /// succeed and the write verifier is that of the copy, the bytes told are on stable storage.
+    ///
+    /// # Errors
+    ///
+    /// As [`RunningCopy::wait`]; [`Error::WritesLost`] when the write verifier changed.
+    pub async fn wait_with_checkpoints(
+        self,
+        checkpoint: Duration,
+        progress: impl FnMut(CopyProgress),
+    ) -> Result<Copied> {
+        self.watch(Some(checkpoint), progress).await
+    }
+
+    async fn watch(mut self, checkpoint: Option<Duration>, mut progress: impl FnMut(CopyProgress)) -> Result<Copied> {
         let mut polls = FIRST_POLLS.into_iter();
         let mut failures = 0;
+        let mut last_checkpoint = Instant::now();
         loop {
             let wait = polls.next().unwrap_or(LATER_POLLS);
             tokio::select! {
                 biased;
-                told = &mut self.done => {
-                    return match told {
-                        Ok(info) => self.outcome(&info),
-                        Err(_) => Err(Error::CopyLost),
-                    };
-                }
+                told = &mut self.done => return self.told(told),
                 () = tokio::time::sleep(wait) => {}
             }
-            match self.poll().await {
-                Ok(OffloadStatusOk { count, complete }) => {
+            let commit = checkpoint.is_some_and(|every| last_checkpoint.elapsed() >= every);
+            if commit {
+                last_checkpoint = Instant::now();
+            }
+            // A COMMIT may take long; the end of the copy need not wait for it.
+            let (fs, target, stateid) = (self.fs.clone(), self.target.clone(), self.stateid);
+            let asked = tokio::select! {
+                biased;
+                told = &mut self.done => return self.told(told),
+                asked = ask(&fs, &target, stateid, commit) => asked,
+            };
+            match asked {
+                Ok((OffloadStatusOk { count, complete }, committed)) => {
                     failures = 0;
-                    progress(count);
+                    if committed.is_some_and(|verifier| verifier != self.begun.verifier) {
+                        return Err(Error::WritesLost);
+                    }
+                    progress(CopyProgress { bytes: count, durable: committed.is_some() });
                     match complete.first() {
                         None => {}
                         Some(&Status::OK) => {
@@ -314,6 +352,13 @@ impl RunningCopy {
         }
     }
 
+    fn told(&self, told: Result<OffloadInfo, oneshot::error::RecvError>) -> Result<Copied> {
+        match told {
+            Ok(info) => self.outcome(&info),
+            Err(_) => Err(Error::CopyLost),
+        }
+    }
+
     /// Stops the copy (OFFLOAD_CANCEL). What was copied stays.
     ///
     /// # Errors
@@ -339,6 +384,34 @@ impl RunningCopy {
             }
             OffloadInfo::Err { status, .. } => Err(Error::status(OpNum::COPY, *status)),
         }
+    }
+}
+
+/// OFFLOAD_STATUS, and COMMIT in the same call when wanted: the verifier, if that succeeded.
+async fn ask(
+    fs: &Fs,
+    target: &FileHandle,
+    stateid: Stateid,
+    commit: bool,
+) -> Result<(OffloadStatusOk, Option<Verifier>)> {
+    let mut ops = vec![putfh(target), ArgOp::OffloadStatus(OffloadArgs { stateid })];
+    if commit {
+        ops.push(ArgOp::Commit(CommitArgs { offset: 0, count: 0 }));
+    }
+    let res = fs.call(ops, false).await?;
+    let (mut status, mut committed) = (None, None);
+    for result in &res.results {
+        match result {
+            ResOp::OffloadStatus(Ok(ok)) => status = Some(ok.clone()),
+            ResOp::Commit(Ok(ok)) => committed = Some(ok.verifier),
+            _ => {}
+        }
+    }
+    match status {
+        // A COMMIT that failed makes no checkpoint; what is wrong shows at the end of the copy again.
+        Some(status) => Ok((status, committed)),
+        None if res.status.is_ok() => Err(Error::protocol("no OFFLOAD_STATUS in the reply")),
+        None => Err(Client::stopped(&res)),
     }
 }
 

@@ -63,7 +63,7 @@ mod xattr;
 
 pub use client::{CallOptions, Client, SessionInfo};
 pub use config::{ClientConfig, auth_sys, own_credential};
-pub use copy::{Copied, CopyBegun, CopyOptions, RunningCopy};
+pub use copy::{Copied, CopyBegun, CopyOptions, CopyProgress, RunningCopy};
 pub use counters::{Counters, Snapshot};
 pub use dir::{DirStream, entry_error};
 pub use error::{Error, Result};

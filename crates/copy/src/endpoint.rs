@@ -19,6 +19,8 @@ pub enum Method {
     Clone,
     /// The side that holds both files copies: COPY (RFC 7862 15.2), or `copy_file_range` of local files.
     Copy,
+    /// The destination's server reads from the source's server: COPY between servers (RFC 7862 4.6).
+    Inter,
     /// The bytes go through this process.
     ReadWrite,
 }
@@ -29,6 +31,7 @@ impl Method {
         match self {
             Self::Clone => "clone",
             Self::Copy => "copy",
+            Self::Inter => "inter",
             Self::ReadWrite => "readwrite",
         }
     }
@@ -304,6 +307,12 @@ pub trait Endpoint: Send + Sync + 'static {
 
     /// Removes an empty directory.
     async fn remove_dir(&self, path: &Path) -> Result<()>;
+
+    /// Whether this endpoint's server may be asked to read from the server of `from`, another one: the name of the pair,
+    /// for what is remembered of it.
+    fn pulls_from(&self, _from: &dyn Endpoint) -> Option<String> {
+        None
+    }
 
     /// Asks this endpoint to move the bytes of `source`, which it may know, into its own `sink` by `method` (never
     /// [`Method::ReadWrite`]). With `sync` the result is made durable where that costs no further call.

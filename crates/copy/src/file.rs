@@ -1,7 +1,9 @@
 //! One file: the choice of the method, the temporary name, durability.
 
+use crate::costs::{self, Costs};
 use crate::endpoint::{Calls, Endpoint, Kind, Meta, Method, Offload, SetMeta, Sink, Source, Synced};
 use crate::pipeline;
+use crate::policy::{Decision, Way};
 use crate::progress::{Cancel, Event, Progress};
 use crate::{Error, ErrorKind, Result};
 use std::path::Path;
@@ -15,7 +17,8 @@ const REWRITES: u32 = 3;
 /// Which way the bytes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The first that works of [`Method::Clone`], [`Method::Copy`], [`Method::ReadWrite`].
+    /// The first that works of [`Method::Clone`], [`Method::Copy`], [`Method::ReadWrite`]; between two servers
+    /// [`Method::Inter`] or [`Method::ReadWrite`], as [`Options::costs`] says.
     #[default]
     Auto,
     /// This one or none.
@@ -51,6 +54,8 @@ pub struct Options {
     pub many: bool,
     /// Bits that the mode of new files and directories loses when nothing is preserved.
     pub umask: u32,
+    /// What copies between two servers cost; `None`: they are offloaded from 1 MiB on.
+    pub costs: Option<Arc<Costs>>,
     /// Stops the copy.
     pub cancel: Cancel,
 }
@@ -145,14 +150,7 @@ pub async fn copy_file(
     let shown = to.0.shown(to.1);
     let (method, bytes, durable, refused) = match small(from, (to, &shown), known, options, progress).await? {
         Some(copied) => copied,
-        None => {
-            let source = options.cancel.run(from.0.open(from.1)).await?;
-            let copied = into_place((&*source, from), (to, &shown), known.replaced, options, progress).await;
-            let closed = source.close().await;
-            let copied = copied?;
-            closed?;
-            copied
-        }
+        None => whole(from, (to, &shown), known, options, progress).await?,
     };
     let report = FileReport {
         method,
@@ -177,7 +175,9 @@ async fn small(
     let limit = to.0.small_limit().max(from.0.small_limit());
     let fits = known.source.is_some_and(|m| m.size <= u64::from(limit) && m.used >= m.size);
     // Within one server an offload is worth its calls for a single file, not for each of many small ones.
+    let direct = known.source.and_then(|m| decide(to.0.pulls_from(&**from.0).as_deref(), m.size, options));
     let wanted = match options.method {
+        Choice::Auto if direct.is_some_and(|d| d.way == Way::Inter) => false,
         Choice::Auto => options.many || !from.0.same_place(&**to.0),
         Choice::Only(method) => method == Method::ReadWrite && options.many,
     };
@@ -214,49 +214,106 @@ fn replaceable(
 
 type Copied = (Method, u64, bool, Vec<(Method, String)>);
 
-async fn into_place(
-    (source, from): (&dyn Source, (&Arc<dyn Endpoint>, &Path)),
+async fn whole(
+    from: (&Arc<dyn Endpoint>, &Path),
     (to, shown): ((&Arc<dyn Endpoint>, &Path), &str),
-    replaced: Option<&Meta>,
+    known: Known<'_>,
     options: &Options,
     progress: &Progress,
 ) -> Result<Copied> {
-    let meta = source.meta();
-    replaceable((meta, from), (to, shown), replaced)?;
-    let old = replaced.filter(|old| old.kind == Kind::File);
-    // Not under `run`: a create that was dropped half-way could leave a file nobody knows.
-    let sink = to.0.create(to.1, options.mode_at_first(meta, old)).await?;
+    let (source, sink) = open_both(from, (to, shown), known, options).await?;
     let sync = options.syncs(&**to.0);
-    let moved = options.cancel.run(move_bytes(source, &*sink, &**to.0, shown, sync, options, progress)).await;
+    let kept = options.kept(source.meta());
+    let ends = (&**from.0, &**to.0);
+    let moved = options.cancel.run(move_bytes(&*source, &*sink, ends, shown, sync, options, progress)).await;
     match moved {
         Ok(done) => {
-            sink.finish(&options.kept(meta)).await?;
+            let (finished, closed) = tokio::join!(sink.finish(&kept), source.close());
+            finished?;
+            closed?;
             Ok(done)
         }
         Err(e) => {
-            sink.abandon().await;
+            // A source that cannot be closed is no worse than what happened.
+            let ((), _) = tokio::join!(sink.abandon(), source.close());
             Err(e)
         }
     }
 }
 
+/// Opens the source and makes the unfinished file; both at once where they are in different places and enough is known.
+async fn open_both(
+    from: (&Arc<dyn Endpoint>, &Path),
+    (to, shown): ((&Arc<dyn Endpoint>, &Path), &str),
+    known: Known<'_>,
+    options: &Options,
+) -> Result<(Box<dyn Source>, Box<dyn Sink>)> {
+    let old = known.replaced.filter(|old| old.kind == Kind::File);
+    // The create is not under `run`: one that was dropped half-way could leave a file nobody knows.
+    let open = options.cancel.run(from.0.open(from.1));
+    let Some(meta) = known.source.filter(|_| !from.0.same_place(&**to.0)) else {
+        let source = open.await?;
+        replaceable((source.meta(), from), (to, shown), known.replaced)?;
+        let sink = to.0.create(to.1, options.mode_at_first(source.meta(), old)).await;
+        return match sink {
+            Ok(sink) => Ok((source, sink)),
+            Err(e) => {
+                let _ = source.close().await;
+                Err(e)
+            }
+        };
+    };
+    replaceable((meta, from), (to, shown), known.replaced)?;
+    match tokio::join!(open, to.0.create(to.1, options.mode_at_first(meta, old))) {
+        (Ok(source), Ok(sink)) => Ok((source, sink)),
+        (Ok(source), Err(e)) => {
+            let _ = source.close().await;
+            Err(e)
+        }
+        (Err(e), Ok(sink)) => {
+            sink.abandon().await;
+            Err(e)
+        }
+        (Err(e), Err(_)) => Err(e),
+    }
+}
+
+/// Which ways between two servers are worth trying, and why.
+fn decide(pair: Option<&str>, bytes: u64, options: &Options) -> Option<Decision> {
+    let pair = pair?;
+    Some(match &options.costs {
+        Some(costs) => costs.choose(pair, bytes),
+        None => costs::without_memory(bytes),
+    })
+}
+
 async fn move_bytes(
     source: &dyn Source,
     sink: &dyn Sink,
-    to: &dyn Endpoint,
+    (from, to): (&dyn Endpoint, &dyn Endpoint),
     shown: &str,
     sync: bool,
     options: &Options,
     progress: &Progress,
 ) -> Result<Copied> {
     let mut refused = Vec::new();
-    let offloads: &[Method] = match options.method {
-        Choice::Auto => &[Method::Clone, Method::Copy],
-        Choice::Only(Method::Clone) => &[Method::Clone],
-        Choice::Only(Method::Copy) => &[Method::Copy],
-        Choice::Only(Method::ReadWrite) => &[],
+    let pair = to.pulls_from(from);
+    let decision = decide(pair.as_deref(), source.meta().size, options).filter(|_| options.method == Choice::Auto);
+    if let Some(decision) = &decision {
+        progress.tell(Event::Decided { place: shown, decision });
+    }
+    let offloads: &[Method] = match (options.method, decision) {
+        (Choice::Auto, Some(Decision { way: Way::Inter, .. })) => &[Method::Inter],
+        (Choice::Auto, Some(_)) => &[],
+        (Choice::Auto, None) => &[Method::Clone, Method::Copy],
+        (Choice::Only(Method::Clone), _) => &[Method::Clone],
+        (Choice::Only(Method::Copy), _) => &[Method::Copy],
+        (Choice::Only(Method::Inter), _) => &[Method::Inter],
+        (Choice::Only(Method::ReadWrite), _) => &[],
     };
+    let flight = || Some(options.costs.as_ref()?.begin(pair.as_deref()?));
     for &method in offloads {
+        let flight = flight();
         for attempt in 0.. {
             let total = AtomicU64::new(0);
             let moved = |bytes| {
@@ -269,11 +326,15 @@ async fn move_bytes(
             match to.offload(method, source, sink, sync, &moved).await {
                 Ok(Offload::Done { bytes, durable }) => {
                     if durable || !sync || sink.sync().await? == Synced::Durable {
+                        if let (Some(flight), Method::Inter) = (flight, method) {
+                            flight.landed(Way::Inter, bytes);
+                        }
                         return Ok((method, bytes, durable || sync, refused));
                     }
                 }
                 Ok(Offload::Refused(why)) => {
                     refused.push((method, why));
+                    take_back(progress, &total);
                     break;
                 }
                 Err(e) if e.kind == ErrorKind::DataLost && attempt < REWRITES => {}
@@ -285,7 +346,7 @@ async fn move_bytes(
             take_back(progress, &total);
         }
     }
-    if let Choice::Only(method @ (Method::Clone | Method::Copy)) = options.method {
+    if let Choice::Only(method @ (Method::Clone | Method::Copy | Method::Inter)) = options.method {
         let why = refused.pop().map(|r| r.1).unwrap_or_default();
         return Err(Error::with(
             ErrorKind::Unsupported,
@@ -294,9 +355,13 @@ async fn move_bytes(
         ));
     }
     progress.tell(Event::Started { place: shown, method: Method::ReadWrite });
+    let flight = flight();
     for _ in 0..=REWRITES {
         let bytes = pipeline::pump(source, sink, progress).await?;
         if !sync || sink.sync().await? == Synced::Durable {
+            if let Some(flight) = flight {
+                flight.landed(Way::ReadWrite, bytes);
+            }
             return Ok((Method::ReadWrite, bytes, sync, refused));
         }
         take_back(progress, &AtomicU64::new(bytes));
@@ -306,5 +371,7 @@ async fn move_bytes(
 
 fn take_back(progress: &Progress, bytes: &AtomicU64) {
     let bytes = i64::try_from(bytes.load(Ordering::Relaxed)).unwrap_or(0);
-    progress.tell(Event::Moved(-bytes));
+    if bytes > 0 {
+        progress.tell(Event::Moved(-bytes));
+    }
 }

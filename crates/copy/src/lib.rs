@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `endpoint` | the [`Endpoint`] trait, what it opens ([`Source`]) and makes ([`Sink`]) |
 //! | `local`, `nfs` | the two endpoints |
+//! | `inter` | from one server to another, by the servers: loans, checkpoints, resume |
+//! | [`policy`], `costs` | whether that is faster than through this process: the model, and its clock |
 //! | `file` | one file: method, temporary name, durability |
 //! | `pipeline` | bytes through this process |
 //! | `tree`, `trees` | copying, making and removing trees: many objects in flight |
@@ -13,17 +15,21 @@
 //! it will be and renamed when it is complete, so that its final name never leads to half a file; on failure, or when
 //! the caller stops the copy, the temporary name is removed.
 
+mod costs;
 mod endpoint;
 mod error;
 mod file;
+mod inter;
 mod local;
 mod nfs;
 mod pipeline;
+pub mod policy;
 mod progress;
 mod temp;
 mod tree;
 mod trees;
 
+pub use costs::Costs;
 pub use endpoint::{
     Calls, Endpoint, Entry, Kind, Meta, Method, Moved, Offload, Pages, SetMeta, Sink, Source, Synced, Time,
 };
@@ -32,6 +38,7 @@ pub use file::{Choice, FileReport, Known, Options, Sync, calls_of, copy_file};
 pub use local::{Local, is_superuser, umask};
 pub use nfs::NfsEndpoint;
 pub use pipeline::{WINDOW, drain, fill};
+pub use policy::{Decision, MinSize, Model, Way};
 pub use progress::{Cancel, Event, Progress, Stop};
 pub use tree::{TreeOptions, TreeReport, copy_tree};
 pub use trees::{make_dirs, remove_tree};

@@ -513,7 +513,7 @@ impl Endpoint for Local {
                 moved(count.load(Ordering::Relaxed) - told);
                 Ok(done)
             }
-            Method::ReadWrite => Ok(Offload::Refused("not an offload".into())),
+            Method::Inter | Method::ReadWrite => Ok(Offload::Refused("not an offload".into())),
         }
     }
 }

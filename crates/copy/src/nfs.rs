@@ -3,10 +3,11 @@
 use crate::endpoint::{
     Endpoint, Entry, Kind, Meta, Method, Moved, Offload, Pages, SetMeta, Sink, Source, Synced, Time, file_name,
 };
+use crate::inter::{self, Inter, Shared};
 use crate::{Calls, Error, ErrorKind, Result, temp};
 use async_trait::async_trait;
 use bytes::Bytes;
-use dhow_client::v4::ops::{CreateType, DataContent, OffloadArgs, PutFhArgs, RenameArgs, SetattrArgs};
+use dhow_client::v4::ops::{CreateType, DataContent, PutFhArgs, RenameArgs, SetattrArgs};
 use dhow_client::v4::{
     ArgOp, Attrs, FileHandle, FileType, NfsTime, OpNum, ResOp, SetTime, SpecData, StableHow, Stateid, Status, Verifier,
 };
@@ -20,7 +21,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Entries of a page of a listing.
 const PAGE: usize = 256;
@@ -28,6 +30,8 @@ const PAGE: usize = 256;
 const SMALL: u32 = 64 << 10;
 /// Directories whose handles are remembered.
 const DIRS: usize = 4096;
+/// How long a server that would not copy from another one is not asked again.
+const REFUSAL: Duration = Duration::from_secs(60);
 
 /// A server that files are copied from or to. Paths are those of its one tree, from the root.
 pub struct NfsEndpoint {
@@ -40,9 +44,12 @@ pub struct NfsEndpoint {
     dirs: Mutex<HashMap<PathBuf, FileHandle>>,
     /// What this server turned out not to do, by filesystem.
     cannot: Mutex<HashSet<(Method, (u64, u64))>>,
+    /// From which servers this one would not copy, since when, and why.
+    refusals: Mutex<HashMap<String, (Instant, String)>>,
     no_seek: Arc<AtomicBool>,
     /// Largest file that fits one call, bytes.
     small: u32,
+    minor_version: u32,
 }
 
 impl NfsEndpoint {
@@ -64,6 +71,8 @@ impl NfsEndpoint {
             identity,
             dirs: Mutex::default(),
             cannot: Mutex::default(),
+            refusals: Mutex::default(),
+            minor_version: info.minor_version,
             no_seek: Arc::default(),
             // Beside the data a call has names and headers.
             small: info.max_request_size.min(info.max_response_size).saturating_sub(16 << 10).min(SMALL),
@@ -127,6 +136,27 @@ impl NfsEndpoint {
         self.dirs.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// Copies from another server.
+    async fn pull(&self, from: &NfsSource, to: &NfsSink, sync: bool, moved: Moved<'_>) -> Result<Offload> {
+        if from.meta.size == 0 {
+            return Ok(Offload::Done { bytes: 0, durable: false });
+        }
+        {
+            let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((since, why)) = refusals.get(&from.authority)
+                && since.elapsed() < REFUSAL
+            {
+                return Ok(Offload::Refused(why.clone()));
+            }
+        }
+        let done = Inter::new(from, to, sync, moved).run().await;
+        if let Ok(Offload::Refused(why)) = &done {
+            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            refusals.insert(from.authority.clone(), (Instant::now(), why.clone()));
+        }
+        done
+    }
+
     async fn rename_within(&self, from: &Path, to: &Path) -> Result<()> {
         self.fs.rename(self.place(from), self.place(to)).await.map_err(self.err(to))
     }
@@ -176,7 +206,7 @@ pub(crate) fn failure(error: &dhow_client::Error, place: impl Into<String>) -> E
 }
 
 /// Statuses that say "not this way" and nothing about the file: another method may work.
-fn is_refusal(status: Status) -> bool {
+pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(
         status,
         Status::NOTSUPP
@@ -192,7 +222,7 @@ fn is_refusal(status: Status) -> bool {
 }
 
 /// The message without the path, which is put before it in another form.
-fn without_path(error: &dhow_client::Error) -> String {
+pub(crate) fn without_path(error: &dhow_client::Error) -> String {
     match error {
         dhow_client::Error::Status { op, status, .. } => {
             dhow_client::Error::Status { op: *op, status: *status, path: None }.to_string()
@@ -261,13 +291,29 @@ fn set_failure(error: &dhow_client::Error, set: &SetMeta, place: String) -> Erro
     failure(error, place)
 }
 
-struct NfsSource {
-    file: File,
+pub(crate) struct NfsSource {
+    file: RwLock<Shared>,
     meta: Meta,
     chunk: u32,
-    shown: String,
+    pub(crate) shown: String,
+    pub(crate) fs: Fs,
+    pub(crate) place: Place,
+    /// The server.
+    authority: String,
     /// The server cannot say where holes are.
     no_seek: Arc<AtomicBool>,
+}
+
+impl NfsSource {
+    /// The file, open.
+    pub(crate) fn file(&self) -> Shared {
+        Arc::clone(&self.file.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It had to be opened again.
+    pub(crate) fn replace(&self, file: File) {
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
+    }
 }
 
 #[async_trait]
@@ -285,7 +331,7 @@ impl Source for NfsSource {
     }
 
     async fn read(&self, offset: u64, len: u32) -> Result<Bytes> {
-        let read = self.file.read_full_at(offset, len).await;
+        let read = self.file().read_full_at(offset, len).await;
         Ok(read.map_err(|e| failure(&e, self.shown.clone()))?.data)
     }
 
@@ -298,7 +344,8 @@ impl Source for NfsSource {
         if self.meta.used >= size || self.no_seek.load(Ordering::Relaxed) {
             return Ok(Some(offset..size));
         }
-        let start = match self.file.seek(offset, DataContent::DATA).await {
+        let file = self.file();
+        let start = match file.seek(offset, DataContent::DATA).await {
             Ok(found) if found.eof || found.offset >= size => return Ok(None),
             Ok(found) => found.offset,
             // No data follows (RFC 7862 15.11.3).
@@ -309,7 +356,7 @@ impl Source for NfsSource {
             }
             Err(e) => return Err(failure(&e, self.shown.clone())),
         };
-        let end = match self.file.seek(start, DataContent::HOLE).await {
+        let end = match file.seek(start, DataContent::HOLE).await {
             Ok(found) if found.offset > start => found.offset.min(size),
             _ => size,
         };
@@ -318,7 +365,12 @@ impl Source for NfsSource {
 
     async fn close(self: Box<Self>) -> Result<()> {
         let shown = self.shown;
-        self.file.close().await.map_err(|e| failure(&e, shown))
+        let file = self.file.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match Arc::into_inner(file) {
+            Some(file) => file.close().await.map_err(|e| failure(&e, shown)),
+            // Somebody uses it still, who was told to stop: it is closed when that has ended.
+            None => Ok(()),
+        }
     }
 }
 
@@ -331,8 +383,8 @@ enum Unstable {
     Lost,
 }
 
-struct NfsSink {
-    file: Option<File>,
+pub(crate) struct NfsSink {
+    file: RwLock<Option<Shared>>,
     fs: Fs,
     /// Of the directory, if it is known.
     dir: Option<FileHandle>,
@@ -340,16 +392,44 @@ struct NfsSink {
     path: PathBuf,
     places: (Place, Place),
     chunk: u32,
-    shown: String,
+    pub(crate) shown: String,
     unstable: Mutex<Unstable>,
 }
 
 impl NfsSink {
-    fn file(&self) -> Result<&File> {
-        self.file.as_ref().ok_or_else(|| Error::with(ErrorKind::Io, self.shown.clone(), "the file is closed"))
+    /// The file, open.
+    pub(crate) fn file(&self) -> Result<Shared> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner).clone();
+        file.ok_or_else(|| Error::with(ErrorKind::Io, self.shown.clone(), "the file is closed"))
     }
 
-    fn err(&self, e: &dhow_client::Error) -> Error {
+    /// It had to be opened again.
+    pub(crate) fn replace(&self, file: File) {
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(file));
+    }
+
+    fn take(&mut self) -> Option<Shared> {
+        self.file.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        self.fs.client()
+    }
+
+    pub(crate) fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The unfinished file.
+    pub(crate) fn temp_place(&self) -> &Place {
+        &self.places.0
+    }
+
+    pub(crate) async fn set_size_now(&self, size: u64) -> Result<()> {
+        self.file()?.set_size(size).await.map_err(|e| self.err(&e))
+    }
+
+    pub(crate) fn err(&self, e: &dhow_client::Error) -> Error {
         failure(e, self.shown.clone())
     }
 
@@ -368,10 +448,12 @@ impl NfsSink {
 
     /// CLOSE, then the attributes and the name in one call.
     async fn settle(&mut self, set: &SetMeta) -> Result<()> {
-        let file =
-            self.file.take().ok_or_else(|| Error::with(ErrorKind::Io, self.shown.clone(), "the file is closed"))?;
+        let shown = self.shown.clone();
+        let file = self.take().ok_or_else(|| Error::with(ErrorKind::Io, shown, "the file is closed"))?;
         let fh = file.fh().clone();
-        file.close().await.map_err(|e| self.err(&e))?;
+        if let Some(file) = Arc::into_inner(file) {
+            file.close().await.map_err(|e| self.err(&e))?;
+        }
         let attrs = attrs_of(set);
         if let (Some(dir), false) = (&self.dir, set.is_empty()) {
             let name = |path: &Path| Bytes::copy_from_slice(path.file_name().unwrap_or_default().as_bytes());
@@ -405,7 +487,7 @@ impl NfsSink {
     }
 
     async fn remove(&mut self) {
-        if let Some(file) = self.file.take() {
+        if let Some(file) = self.take().and_then(Arc::into_inner) {
             // A file that could not be closed can be removed all the same.
             let _ = file.close().await;
         }
@@ -439,7 +521,7 @@ impl Sink for NfsSink {
     }
 
     async fn set_size(&self, size: u64) -> Result<()> {
-        self.file()?.set_size(size).await.map_err(|e| self.err(&e))
+        self.set_size_now(size).await
     }
 
     async fn sync(&self) -> Result<Synced> {
@@ -549,7 +631,16 @@ impl Endpoint for NfsEndpoint {
         let file = self.fs.open(self.place(path), &OpenOptions::read()).await.map_err(self.err(path))?;
         let chunk = file.io_limits().await.map_err(self.err(path))?.0;
         let meta = meta_of(&file.attrs());
-        Ok(Box::new(NfsSource { file, meta, chunk, shown: self.shown(path), no_seek: self.no_seek.clone() }))
+        Ok(Box::new(NfsSource {
+            file: RwLock::new(Arc::new(file)),
+            meta,
+            chunk,
+            shown: self.shown(path),
+            fs: self.fs.clone(),
+            place: self.place(path),
+            authority: self.url.authority(),
+            no_seek: self.no_seek.clone(),
+        }))
     }
 
     async fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Sink>> {
@@ -559,7 +650,7 @@ impl Endpoint for NfsEndpoint {
         let file = self.fs.open(&places.0, &options).await.map_err(self.err(path))?;
         let chunk = file.io_limits().await.map_err(self.err(path))?.1;
         Ok(Box::new(NfsSink {
-            file: Some(file),
+            file: RwLock::new(Some(Arc::new(file))),
             fs: self.fs.clone(),
             dir: self.known_dir(path).map(|d| d.0),
             temp,
@@ -649,6 +740,14 @@ impl Endpoint for NfsEndpoint {
         removed
     }
 
+    fn pulls_from(&self, from: &dyn Endpoint) -> Option<String> {
+        let from = from.as_any().downcast_ref::<Self>()?;
+        if std::ptr::eq(self, from) || self.minor_version < 2 || from.minor_version < 2 {
+            return None;
+        }
+        Some(format!("{}>{}", from.url.authority(), self.url.authority()))
+    }
+
     async fn offload(
         &self,
         method: Method,
@@ -662,18 +761,25 @@ impl Endpoint for NfsEndpoint {
         else {
             return Ok(Offload::Refused("only one of the files is on the server".into()));
         };
+        let same = Arc::ptr_eq(&from.no_seek, &self.no_seek);
+        match method {
+            Method::Inter if same => return Ok(Offload::Refused("both files are on one server".into())),
+            Method::Inter => return self.pull(from, to, sync, moved).await,
+            _ if !same => return Ok(Offload::Refused("the files are on two servers".into())),
+            _ => {}
+        }
         let fsid = (from.meta.id.0, from.meta.id.1);
         if self.cannot.lock().unwrap_or_else(PoisonError::into_inner).contains(&(method, fsid)) {
             return Ok(Offload::Refused(format!("the server does not offer {method} here")));
         }
-        let (source, target) = (&from.file, to.file()?);
+        let (source, target) = (&*from.file(), &*to.file()?);
         let size = from.meta.size;
         let done = match method {
             // A range of nothing cannot be told from "to the end".
             _ if size == 0 => Ok((0, false)),
             Method::Clone => clone_all(source, target, sync).await.map(|()| (size, sync)),
             Method::Copy => Copying { source, target, sync, moved, told: 0 }.run(size).await,
-            Method::ReadWrite => return Ok(Offload::Refused("not an offload".into())),
+            Method::Inter | Method::ReadWrite => return Ok(Offload::Refused("not an offload".into())),
         };
         match done {
             Ok((bytes, durable)) => {
@@ -754,12 +860,8 @@ impl Copying<'_> {
     }
 
     async fn wait(&mut self, copy: RunningCopy, before: u64) -> dhow_client::Result<Copied> {
-        let guard = CancelOnDrop {
-            client: self.target.fs().client().clone(),
-            target: self.target.fh().clone(),
-            stateid: copy.stateid(),
-            armed: true,
-        };
+        let (client, target) = (self.target.fs().client().clone(), self.target.fh().clone());
+        let guard = CancelOnDrop::new(client, target, copy.stateid());
         let done = copy.wait(|n| self.tell(before + n)).await;
         guard.disarm();
         done
@@ -767,7 +869,7 @@ impl Copying<'_> {
 }
 
 /// Stops a copy at the server when nobody waits for it any more.
-struct CancelOnDrop {
+pub(crate) struct CancelOnDrop {
     client: Client,
     target: FileHandle,
     stateid: Stateid,
@@ -775,24 +877,19 @@ struct CancelOnDrop {
 }
 
 impl CancelOnDrop {
-    fn disarm(mut self) {
+    pub(crate) fn new(client: Client, target: FileHandle, stateid: Stateid) -> Self {
+        Self { client, target, stateid, armed: true }
+    }
+
+    pub(crate) fn disarm(mut self) {
         self.armed = false;
     }
 }
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if !self.armed {
-            return;
+        if self.armed {
+            inter::cancel_later(self.client.clone(), self.target.clone(), self.stateid);
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (client, stateid) = (self.client.clone(), self.stateid);
-        let put = ArgOp::PutFh(PutFhArgs { object: self.target.clone() });
-        runtime.spawn(async move {
-            let ops = vec![put, ArgOp::OffloadCancel(OffloadArgs { stateid })];
-            if let Err(e) = client.compound(ops, CallOptions { cache: true, ..CallOptions::default() }).await {
-                tracing::debug!(error = %e, "cannot stop a copy at the server");
-            }
-        });
     }
 }

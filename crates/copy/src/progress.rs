@@ -1,6 +1,6 @@
 //! What a copy tells while it runs, and how it is told to stop.
 
-use crate::{Error, FileReport, Method, Result};
+use crate::{Decision, Error, FileReport, Method, Result};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -13,6 +13,13 @@ pub enum Event<'a> {
         files: u64,
         /// Bytes.
         bytes: u64,
+    },
+    /// Between two servers: which way the file is to take, and why.
+    Decided {
+        /// The destination.
+        place: &'a str,
+        /// The choice.
+        decision: &'a Decision,
     },
     /// The bytes of a file begin to move by this method.
     Started {
@@ -49,7 +56,8 @@ impl Progress {
         Self::new(|_| ())
     }
 
-    pub(crate) fn tell(&self, event: Event<'_>) {
+    /// Tells an event: for listeners that pass on what they hear.
+    pub fn tell(&self, event: Event<'_>) {
         (self.0)(event);
     }
 

@@ -147,7 +147,12 @@ impl Copy<'_> {
             let left = self.before_boundary(left);
             let hole = match self.seek_data() {
                 Ok(data) => (data - self.from()).min(left),
-                Err(Errno::NXIO) => left,
+                // No more data up to the end, wherever that is by now.
+                Err(Errno::NXIO) => match self.src.inode.stat()?.size.saturating_sub(self.from()) {
+                    // The source became shorter: what it does not have is no hole.
+                    0 => break,
+                    more => more.min(left),
+                },
                 // A filesystem that keeps no holes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => 0,
                 Err(e) => return Err(sys(e)),

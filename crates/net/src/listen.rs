@@ -99,9 +99,10 @@ impl Listener {
 /// Errors of accept(2) that pass: the connection was reset while it waited, or descriptors or memory ran out.
 fn is_transient(e: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, OutOfMemory};
-    // EMFILE, ENFILE and ENOBUFS have no kind of their own; ENETDOWN and the like come from the pending connection.
+    // EMFILE, ENFILE and ENOBUFS have no kind of their own; EPERM (a firewall), ENETDOWN, EHOSTDOWN and the like come
+    // from the pending connection.
     matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted | OutOfMemory)
-        || matches!(e.raw_os_error(), Some(23 | 24 | 105 | 100 | 71 | 113 | 101))
+        || matches!(e.raw_os_error(), Some(1 | 23 | 24 | 64 | 71 | 92 | 95 | 100 | 101 | 105 | 110 | 112 | 113))
 }
 
 /// What every NFS connection wants: no delay (requests are small and latency counts), and keepalive, so that a peer

@@ -110,7 +110,9 @@ impl OpInfo {
             Status::NOTDIR => &[Status::WRONG_TYPE, Status::INVAL],
             Status::WRONG_TYPE => &[Status::INVAL],
             Status::NOENT => &[Status::STALE],
-            Status::FILE_OPEN | Status::LOCKED => &[Status::DELAY],
+            Status::FILE_OPEN => &[Status::DELAY],
+            // Not DELAY: the reservation of another may last, and the client would ask for as long.
+            Status::LOCKED => &[Status::SHARE_DENIED, Status::ACCESS],
             Status::MLINK | Status::FBIG => &[Status::NOSPC],
             Status::BADNAME | Status::BADCHAR | Status::NAMETOOLONG => &[Status::INVAL],
             Status::BADTYPE => &[Status::INVAL],

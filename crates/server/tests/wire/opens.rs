@@ -2,7 +2,9 @@
 
 use crate::common::{Srv, last, open_both, read_anon};
 use dhow_proto::v4::attr::{CHANGE, MODE, SIZE, SUPPATTR_EXCLCREAT, TIME_ACCESS, TIME_METADATA, TIME_MODIFY, TYPE};
-use dhow_proto::v4::ops::{CreateHow, CreateType, Delegation, OpenClaim, OpenHow, OpenOk, open_result, share};
+use dhow_proto::v4::ops::{
+    AllocateArgs, CreateHow, CreateType, Delegation, OpenClaim, OpenHow, OpenOk, open_result, share,
+};
 use dhow_proto::v4::{
     ArgOp, Attrs, DelegationType, FileHandle, NfsTime, OpNum, ResOp, SetTime, StableHow, Stateid, Status, Verifier,
 };
@@ -464,6 +466,14 @@ async fn truncation_is_a_write() {
     assert_eq!(other.status(&[op::put(&f.fh), op::setattr_with(r.stateid, size(0))]).await, Status::OPENMODE);
     let res = other.run(&[op::put(&f.fh), op::setattr_with(Stateid { seqid: 1, other: [8; 12] }, size(0))]).await;
     assert_eq!(last(&res), (OpNum::SETATTR, Status::BAD_STATEID));
+    // An OPEN that truncates without writing otherwise, and other changes under the anonymous stateid: a final word, not
+    // DELAY, which would be asked again for as long as the file is open.
+    let truncating = CreateHow::Unchecked(size(0).into());
+    let owner = other.owner("t");
+    let open = op::open(owner, share::ACCESS_READ, 0, OpenHow::Create(truncating), OpenClaim::Null("f".into()));
+    assert_eq!(other.status(&[op::put(&root), open]).await, Status::SHARE_DENIED);
+    let args = AllocateArgs { stateid: Stateid::ANONYMOUS, offset: 0, length: 10 };
+    assert_eq!(other.status(&[op::put(&f.fh), ArgOp::Allocate(args)]).await, Status::ACCESS);
     assert_eq!(srv.fs.content_of("f").unwrap(), "data");
     // Other attributes are no matter of state.
     other.ok(&[op::put(&f.fh), op::setattr(mode(0o600))]).await;

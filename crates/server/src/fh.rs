@@ -1,9 +1,13 @@
 //! Filehandles on the wire.
 //!
 //! ```text
-//! 0        1      2..4   4..8        8..n             n..n+8
-//! version  kind   zero   export id   backend handle   MAC
+//! 0        1     2    3     4..8        8..n             n..n+8
+//! version  zero  one  kind  export id   backend handle   MAC
 //! ```
+//!
+//! The first three bytes are what a Linux server takes for the head of a handle of its own, of an export that it does
+//! not have: as the destination of an inter-server COPY it lets a source's handle pass only if it looks STALE to it,
+//! not if it looks BADHANDLE.
 //!
 //! The MAC is SipHash-2-4 of all that comes before it, keyed from the state directory: nobody can make a handle up, so
 //! a backend may trust what it is given. A handle of the wrong shape or MAC is BADHANDLE; one of an export that is not
@@ -15,6 +19,8 @@ use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
 const VERSION: u8 = 1;
+/// To a Linux server: "the next four bytes are the number of an export".
+const FSID_NUMBER: u8 = 1;
 const HEAD: usize = 8;
 const MAC: usize = 8;
 
@@ -46,7 +52,7 @@ impl HandleCodec {
             Place::Export(id) => (1, id),
         };
         let mut out = Vec::with_capacity(HEAD + handle.as_bytes().len() + MAC);
-        out.extend([VERSION, kind, 0, 0]);
+        out.extend([VERSION, 0, FSID_NUMBER, kind]);
         out.extend(export.to_be_bytes());
         out.extend(handle.as_bytes());
         let mac = self.mac(&out);
@@ -61,7 +67,7 @@ impl HandleCodec {
             return None;
         }
         let (head, handle) = body.split_first_chunk::<HEAD>()?;
-        let [VERSION, kind, 0, 0, export @ ..] = *head else { return None };
+        let [VERSION, 0, FSID_NUMBER, kind, export @ ..] = *head else { return None };
         let place = match (kind, u32::from_be_bytes(export)) {
             (0, 0) => Place::Pseudo,
             (1, id) => Place::Export(id),

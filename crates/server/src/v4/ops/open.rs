@@ -233,7 +233,13 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid
     };
     let refused = match ready.await {
         Ok(()) => match plan.commit(token) {
-            Ok(done) => return Ok(done.stateid),
+            Ok(done) => {
+                // An exclusive create that was sent again: the open of before goes on in its place.
+                if !fresh && let Some(made) = made {
+                    backend.close(made.clone()).await;
+                }
+                return Ok(done.stateid);
+            }
             Err((status, token)) => (status, token),
         },
         Err(status) => (status, token),

@@ -2,8 +2,10 @@
 
 use crate::words::{parse_mode, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dhow_copy::MinSize;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// NFS in user space: serve directories, copy inside servers, look at what servers offer.
 #[derive(Debug, Parser)]
@@ -54,6 +56,8 @@ pub enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// Emulated links: what they carry on this machine, and programs on hosts that they join. Needs root.
+    Link(dhow_link::cli::LinkArgs),
 }
 
 const URLS: &str = "A URL is nfs://HOST[:PORT]/PATH; the port is 2049 if none is given.";
@@ -70,7 +74,7 @@ pub struct Serve {
     /// Configuration file (TOML, see docs/configuration.md). Options of the command line go before it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address and port to listen on, as often as wanted; port 0 is any free one [default: [::]:2049].
+    /// Address and port to listen on, as often as wanted; port 0 is any free one (default: all addresses, port 2049).
     #[arg(long = "listen", value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
     /// Where keys and client records lie [default: by port, see docs/operating.md].
@@ -79,6 +83,11 @@ pub struct Serve {
     /// What to log: error, warn, info, debug, trace, or a filter such as dhow_server=debug [default: warn].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
+}
+
+/// Reads `auto` or a size.
+pub fn parse_min_size(text: &str) -> Result<MinSize, String> {
+    if text == "auto" { Ok(MinSize::Auto) } else { parse_size(text).map(MinSize::Bytes) }
 }
 
 /// How the bytes of a copy may move.
@@ -120,6 +129,13 @@ pub struct Cp {
     /// How the bytes may move.
     #[arg(long, value_enum, default_value = "auto")]
     pub method: MethodArg,
+    /// Between two servers: from which size on they copy by themselves; `auto`: what was measured decides [default: the
+    /// environment's DHOW_INTER_MIN_SIZE, else auto].
+    #[arg(long, value_name = "BYTES|auto", value_parser = parse_min_size)]
+    pub inter_min_size: Option<MinSize>,
+    /// Say for each file between two servers which way it takes, and why.
+    #[arg(long)]
+    pub explain: bool,
     /// Make the copies durable [default on servers].
     #[arg(long, overrides_with = "no_sync")]
     pub sync: bool,
@@ -325,6 +341,8 @@ pub struct Demo {
 pub enum Bench {
     /// Copies on one server by each method, side by side: calls, seconds, processor time.
     Copy(BenchCopy),
+    /// Copies between two servers over emulated links, by the servers and through the client. Needs root.
+    Inter(BenchInter),
     /// Processor time of the server per byte of READ and WRITE, against a bare loop that reads and sends.
     Cpu(BenchCpu),
     /// What `bench cpu` compares with.
@@ -391,6 +409,38 @@ impl Durable {
             Self::Both => &[false, true],
         }
     }
+}
+
+/// `dhow bench inter`.
+#[derive(Debug, Args)]
+pub struct BenchInter {
+    /// Size of the file, as often as wanted [default: 4, 8, 16, 32, 64, 128, 256, 512 and 1000 MB].
+    #[arg(long = "size", value_name = "SIZE", value_parser = parse_size)]
+    pub sizes: Vec<u64>,
+    /// Rate of the servers' links.
+    #[arg(long, value_name = "RATE", default_value = "1G", value_parser = dhow_link::parse_rate)]
+    pub link: u64,
+    /// Round trip between the servers.
+    #[arg(long, value_name = "T", default_value = "1ms", value_parser = dhow_link::parse_time)]
+    pub rtt: Duration,
+    /// Rate of the client's link [default: that of the servers'].
+    #[arg(long, value_name = "RATE", value_parser = dhow_link::parse_rate)]
+    pub client_link: Option<u64>,
+    /// Round trip between the client and each server [default: that between the servers].
+    #[arg(long, value_name = "T", value_parser = dhow_link::parse_time)]
+    pub client_rtt: Option<Duration>,
+    /// How often each way runs, in turns.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Where the files lie [default: /dev/shm if it is there].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Do not check first that the emulator carries the rates here. The result does not count then.
+    #[arg(long)]
+    pub no_check: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `dhow bench cpu`.

@@ -59,7 +59,7 @@ knfsd() {
         mkdir -p /run/state.k; cp -a /var/lib/nfs/. /run/state.k/ 2>/dev/null; mount --bind /run/state.k /var/lib/nfs
         mount -t tmpfs tmpfs /run/nfs 2>/dev/null; umount -l /proc/fs/nfsd 2>/dev/null; mount -t nfsd nfsd /proc/fs/nfsd
         mkdir -p /var/lib/nfs/nfsdcld /run/rpc_pipefs; mount -t rpc_pipefs sunrpc /run/rpc_pipefs; nfsdcld
-        echo "/export/k *(rw,sync,no_root_squash,no_subtree_check,insecure,fsid=1)" >/run/exports.k
+        echo "/export/k *(rw,sync,no_root_squash,no_subtree_check,fsid=1)" >/run/exports.k
         mount --bind /run/exports.k /etc/exports
         echo 10 >/proc/fs/nfsd/nfsv4gracetime; echo 10 >/proc/fs/nfsd/nfsv4leasetime
         exportfs -ra; rpc.mountd -N 3; rpc.nfsd -N 3 -V 4 -V 4.1 -V 4.2 8

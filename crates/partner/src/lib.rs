@@ -43,6 +43,8 @@ impl SourceConnector for ClientConnector {
         config.call_timeout = Some(self.call_timeout);
         config.connect_timeout = self.connect_timeout;
         config.max_io = self.max_io;
+        // Many servers serve ports below 1024 only; without the privilege it is any port.
+        config.reserved_port = true;
         // A copy-notify stateid is of version 4.2.
         config.minor_versions = vec![2];
         let client = Client::connect(config).await.map_err(|e| e.to_string())?;

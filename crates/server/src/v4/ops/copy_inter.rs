@@ -33,6 +33,11 @@ pub(super) async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
     if args.src_stateid.is_special() {
         return Err(Status::BAD_STATEID);
     }
+    let limits = cx.server.state.limits();
+    if limits.copies == 0 || limits.copies_per_client == 0 {
+        // None are wanted: coming again would not help.
+        return Err(Status::OFFLOAD_DENIED);
+    }
     let Some(ticket) = cx.server.state.copy_begin(cx.client()?) else {
         count(&cx.server.metrics.inter.copy_limit_hits);
         return Err(Status::DELAY);

@@ -7,7 +7,7 @@
 //!
 //! **Choice.** The way that is cheaper by the model. As long as only one way was tried, the other one is tried as soon
 //! as a file comes that is small (`TRIAL`), or cheap to copy beside all the time that was spent already (`BUDGET`); so
-//! is a way that was not seen for [`STALE_AFTER`], or only with much smaller files. After a copy that took longer than the other way is expected to, the next one of like
+//! is a way that was not seen for [`STALE_AFTER`], or only with much smaller or larger files. After a copy that took longer than the other way is expected to, the next one of like
 //! size takes the other way: the slower way is never taken twice running.
 //!
 //! Nothing here reads a clock or a file: times are handed in, and [`Model::to_text`] is what may be kept.
@@ -28,7 +28,7 @@ const FEARED: f64 = 4.0;
 const TRIAL: u64 = 8 << 20;
 /// Files below this go through this process while nothing is known: set-up would cost more than it saves.
 pub const UNKNOWN_MIN: u64 = 1 << 20;
-/// A file so many times larger than any that went a way says more about that way than those did.
+/// A file so many times larger or smaller than any that went a way tells more about that way than those did.
 const UNLIKE: u64 = 4;
 /// Pairs that are remembered.
 const PAIRS: usize = 256;
@@ -107,7 +107,8 @@ struct Fit {
     y: f64,
     xx: f64,
     xy: f64,
-    /// The largest copy, bytes.
+    /// The smallest and the largest copy, bytes.
+    least: u64,
     most: u64,
     /// When the last copy was seen.
     last: u64,
@@ -130,6 +131,7 @@ impl Fit {
         self.y += w * seconds;
         self.xx += w * x * x;
         self.xy += w * x * seconds;
+        self.least = if self.most == 0 { bytes } else { self.least.min(bytes) };
         self.most = self.most.max(bytes);
         self.last = now;
     }
@@ -255,9 +257,10 @@ impl Model {
                 }
                 let fit = known.fit(best.other());
                 let old = now.saturating_sub(fit.last) >= STALE_AFTER;
-                let unlike = bytes / UNLIKE > fit.most;
-                if (old || unlike) && worse <= BUDGET * known.spent {
-                    let what = if old { "for an hour" } else { "with files as large as this" };
+                let unlike = bytes / UNLIKE > fit.most || bytes.saturating_mul(UNLIKE) < fit.least;
+                let small = unlike && (UNKNOWN_MIN..=TRIAL).contains(&bytes);
+                if small || (old || unlike) && worse <= BUDGET * known.spent {
+                    let what = if unlike { "with files of such a size" } else { "for an hour" };
                     return decide(best.other(), format!("it was not measured {what}, and a trial is cheap"));
                 }
                 decide(best, format!("expected to take {} instead of {}", Seconds(cost), Seconds(worse)))
@@ -315,7 +318,7 @@ impl Model {
     pub fn to_text(&self) -> String {
         let mut out = String::from("dhow-costs 1\n");
         for (name, p) in &self.pairs {
-            let fit = |f: &Fit| format!("{} {} {} {} {} {} {}", f.n, f.x, f.y, f.xx, f.xy, f.most, f.last);
+            let fit = |f: &Fit| format!("{} {} {} {} {} {} {} {}", f.n, f.x, f.y, f.xx, f.xy, f.least, f.most, f.last);
             let connect = p.connect.map_or_else(|| "-".to_owned(), |c| c.to_string());
             out.push_str(&format!("{name} {} {} {connect} {}\n", fit(&p.inter), fit(&p.readwrite), p.spent));
         }
@@ -354,8 +357,9 @@ fn parse(line: &str) -> Option<(String, Pair)> {
     }
     fn fit<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Fit> {
         let [n, x, y, xx, xy] = [number(words)?, number(words)?, number(words)?, number(words)?, number(words)?];
-        let (most, last) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some(Fit { n, x, y, xx, xy, most, last })
+        let mut whole = || words.next()?.parse().ok();
+        let (least, most, last) = (whole()?, whole()?, whole()?);
+        Some(Fit { n, x, y, xx, xy, least, most, last })
     }
     let inter = fit(&mut words)?;
     let readwrite = fit(&mut words)?;
@@ -498,7 +502,7 @@ mod tests {
         assert_eq!(decide(&back), decide(&model));
         assert_eq!(Model::from_text("dhow-costs 2\nx"), Model::default());
         let hostile =
-            "dhow-costs 1\n\nx\na>b NaN 1 1 1 1 1 1 1 1 1 1 1 1 1 - 1\na>b -1 1 1 1 1 1 1 1 1 1 1 1 1 1 - 1\n";
+            "dhow-costs 1\n\nx\na>b NaN 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 - 1\na>b -1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 - 1\n";
         assert_eq!(Model::from_text(hostile), Model::default());
         let mut newer = Model::default();
         newer.learn("c>d", Way::Inter, MB, 1.0, 5);

@@ -1,16 +1,18 @@
 //! `dhow cp`.
 
-use crate::cli::{Cp, MethodArg};
+use crate::cli::{Cp, MethodArg, parse_min_size};
+use crate::costs;
 use crate::exit::{Code, Failure, Outcome, complain};
-use crate::output::{Bar, json_seconds, ops, say, say_json};
+use crate::output::{Bar, json_seconds, ops, printable, say, say_json};
 use crate::place::{Place, Places, parse_url};
 use crate::words::{bytes, count, rate, seconds};
 use dhow_copy::{
-    Calls, Cancel, Choice, Error, ErrorKind, FileReport, Kind, Known, Meta, Method, Options, Progress, Stop, Sync,
-    TreeOptions, TreeReport,
+    Calls, Cancel, Choice, Costs, Error, ErrorKind, Event, FileReport, Kind, Known, Meta, Method, MinSize, Options,
+    Progress, Stop, Sync, TreeOptions, TreeReport,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Runs the command.
@@ -152,7 +154,7 @@ impl Sum {
 }
 
 /// The options of the library that the arguments ask for.
-fn options(args: &Cp, cancel: Cancel) -> Options {
+fn options(args: &Cp, costs: Arc<Costs>, cancel: Cancel) -> Options {
     Options {
         method: match args.method {
             MethodArg::Auto => Choice::Auto,
@@ -171,8 +173,55 @@ fn options(args: &Cp, cancel: Cancel) -> Options {
         mode: None,
         many: false,
         umask: dhow_copy::umask(),
-        costs: None,
+        costs: Some(costs),
         cancel,
+    }
+}
+
+/// From which size on servers copy by themselves: the option, else the environment.
+fn min_size(args: &Cp) -> Outcome<MinSize> {
+    const NAME: &str = "DHOW_INTER_MIN_SIZE";
+    match (args.inter_min_size, std::env::var(NAME)) {
+        (Some(min), _) => Ok(min),
+        (None, Ok(text)) if !text.is_empty() => {
+            parse_min_size(&text).map_err(|e| Failure::usage(format!("{NAME}: {e}")))
+        }
+        _ => Ok(MinSize::Auto),
+    }
+}
+
+/// Decisions that were told, for `--explain --json`; the first thousand.
+#[derive(Clone, Default)]
+struct Explained(Arc<Mutex<Vec<Value>>>);
+
+impl Explained {
+    /// Passes everything on to `progress`, and with `--explain` tells decisions.
+    fn hear(&self, progress: Progress, bar: &Bar, args: &Cp) -> Progress {
+        if !args.explain {
+            return progress;
+        }
+        let (list, bar, as_json) = (self.0.clone(), bar.clone(), args.json);
+        Progress::new(move |event| {
+            if let Event::Decided { place, decision } = &event {
+                if as_json {
+                    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+                    if list.len() < 1000 {
+                        list.push(json!({
+                            "path": place, "method": decision.way.name(), "why": decision.why,
+                            "inter_seconds": decision.inter, "readwrite_seconds": decision.readwrite,
+                        }));
+                    }
+                } else {
+                    let name = printable(place.as_bytes());
+                    bar.above(|| say(format!("{name}: {}: {}", decision.way.name(), decision.why)));
+                }
+            }
+            progress.tell(event);
+        })
+    }
+
+    fn json(&self) -> Value {
+        Value::Array(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -195,13 +244,16 @@ async fn copy(args: &Cp, places: &mut Places) -> Outcome {
         return Err(Failure::failed(format!("{}: no such directory; make it with dhow mkdir", to.shown())));
     }
     let recursive = args.recursive || args.archive;
+    let kept = costs::Kept::load();
+    let known = Arc::new(Costs::new(min_size(args)?, kept.model.clone()));
     let tree = TreeOptions {
-        copy: options(args, stop_on_interrupt()),
+        copy: options(args, known.clone(), stop_on_interrupt()),
         files_in_flight: usize::from(args.jobs),
         hard_links: args.hard_links || args.archive,
     };
     let bar = Bar::new(!args.json && !args.quiet, 0);
-    let progress = bar.progress(args.verbose && !args.json);
+    let explained = Explained::default();
+    let progress = explained.hear(bar.progress(args.verbose && !args.json), &bar, args);
     let mut sum = Sum { durable: true, many: sources.len() > 1, ..Sum::default() };
     let start = Instant::now();
     let mut code = Code::Failed;
@@ -220,11 +272,16 @@ async fn copy(args: &Cp, places: &mut Places) -> Outcome {
     }
     let elapsed = start.elapsed();
     bar.clear();
+    kept.store(known.model());
     if let Some(fatal) = sum.failed.iter().find(|e| e.is_fatal()) {
         code = Failure::from(fatal.clone()).code;
     }
     if args.json {
-        say_json(&sum.json(elapsed));
+        let mut report = sum.json(elapsed);
+        if let (true, Some(map)) = (args.explain, report.as_object_mut()) {
+            map.insert("decisions".into(), explained.json());
+        }
+        say_json(&report);
     } else if !args.quiet && (sum.files > 0 || sum.failures == 0) {
         say(sum.text(elapsed));
     }

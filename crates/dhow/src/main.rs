@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod config;
+mod costs;
 mod cp;
 mod demo;
 mod exit;
@@ -47,7 +48,10 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Outcome {
-    if matches!(command, Command::Serve(_) | Command::Demo(_)) {
+    if let Command::Link(args) = &command {
+        return link(args);
+    }
+    if matches!(command, Command::Serve(_) | Command::Demo(_) | Command::Bench(Bench::Inter(_))) {
         serve::prepare_process();
     }
     // System calls on what is in memory run on these threads, so there are more of them than processors.
@@ -74,7 +78,9 @@ fn run(command: Command) -> Outcome {
             Command::Ln(args) => files::ln(args).await,
             Command::Probe(args) => probe::run(args).await,
             Command::Demo(args) => demo::run(args).await,
+            Command::Link(args) => link(&args),
             Command::Bench(Bench::Copy(args)) => bench::copy::run(args).await,
+            Command::Bench(Bench::Inter(args)) => bench::inter::run(args).await,
             Command::Bench(Bench::Cpu(args)) => bench::cpu::run(args).await,
             Command::Bench(Bench::Bare(args)) => bench::bare::run(&args),
         }
@@ -82,4 +88,13 @@ fn run(command: Command) -> Outcome {
     // A read of standard input that nobody waits for any more must not hold the process.
     runtime.shutdown_background();
     done
+}
+
+/// `dhow link`, which needs no runtime. What it found wanting is its exit code.
+fn link(args: &dhow_link::cli::LinkArgs) -> Outcome {
+    match dhow_link::cli::run(args, &mut std::io::stdout().lock()) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(exit::Failure::told()),
+        Err(e) => Err(exit::Failure::failed(e)),
+    }
 }

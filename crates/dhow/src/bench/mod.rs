@@ -5,6 +5,7 @@ pub mod child;
 pub mod copy;
 pub mod cpu;
 pub mod data;
+pub mod inter;
 
 use std::time::Duration;
 

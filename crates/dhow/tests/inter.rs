@@ -1,0 +1,148 @@
+//! Copies between two servers, each a process of the binary on loopback (RFC 7862 4.6 to 4.10).
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod common;
+
+use common::{Server, dhow, fails, json, names, text};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// A server that may copy from loopback and lend to it.
+fn server(more: &str) -> Server {
+    let temp = tempfile::tempdir().unwrap();
+    let config = temp.path().join("dhow.toml");
+    let lists = "copy.inter_server = \"on\"\ncopy.sources = [\"127.0.0.1\"]\ncopy.destinations = [\"127.0.0.1\"]\n";
+    fs::write(&config, format!("{lists}{more}")).unwrap();
+    let config = format!("--config={}", config.display());
+    Server::start_in(temp, &[&config])
+}
+
+/// `dhow cp --json` with a memory of its own.
+fn cp(cache: &Path, args: &[&str]) -> Value {
+    let out = dhow(["cp", "--json"].iter().chain(args)).env("XDG_CACHE_HOME", cache).output().unwrap();
+    assert!(out.status.success(), "{}\n{}", text(&out.stdout), text(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// Data without pattern at the scale of blocks, and a hole in the second MiB and at the end.
+fn data(mib: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..mib * MIB + 77).map(|i| (i * 31 % 251) as u8 + 1).collect();
+    bytes[MIB..2 * MIB].fill(0);
+    let end = bytes.len();
+    bytes[end - MIB..].fill(0);
+    bytes
+}
+
+fn put(path: &Path, bytes: &[u8]) {
+    let file = fs::File::create(path).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    for (i, part) in bytes.chunks(MIB).enumerate() {
+        if part.iter().any(|b| *b != 0) {
+            file.write_all_at(part, (i * MIB) as u64).unwrap();
+        }
+    }
+}
+
+#[test]
+fn servers_copy_by_themselves() {
+    let (a, b) = (server(""), server(""));
+    let cache = tempfile::tempdir().unwrap();
+    let bytes = data(9);
+    put(&a.dir.join("x"), &bytes);
+    let report = cp(cache.path(), &["--method", "inter", &a.url("x"), &b.url("y")]);
+    assert_eq!(report["method"], "inter");
+    assert_eq!(report["durable"], true);
+    assert_eq!(report["bytes"], bytes.len());
+    for op in ["READ", "WRITE", "READ_PLUS"] {
+        assert_eq!(report["ops"].get(op), None, "{report}");
+    }
+    assert_eq!((&report["ops"]["COPY_NOTIFY"], &report["ops"]["COPY"]), (&1.into(), &1.into()));
+    assert_eq!(fs::read(b.dir.join("y")).unwrap(), bytes);
+    assert!(fs::metadata(b.dir.join("y")).unwrap().blocks() * 512 < 8 * MIB as u64, "holes were filled");
+    // As it decides by itself, and says so; an existing file is replaced.
+    let report = cp(cache.path(), &["--explain", &a.url("x"), &b.url("y")]);
+    assert_eq!(report["decisions"][0]["method"], report["method"]);
+    assert!(!report["decisions"][0]["why"].as_str().unwrap().is_empty());
+    assert_eq!(fs::read(b.dir.join("y")).unwrap(), bytes);
+    // A size that the user fixed goes before what was measured.
+    let report = cp(cache.path(), &["--inter-min-size", "1G", &a.url("x"), &b.url("y")]);
+    assert_eq!(report["method"], "readwrite");
+    let report = cp(cache.path(), &["--inter-min-size", "0", &a.url("x"), &b.url("y")]);
+    assert_eq!(report["method"], "inter");
+    // What was measured is kept.
+    let kept = fs::read_to_string(cache.path().join("dhow/copy-costs")).unwrap();
+    assert!(kept.contains(&format!("{}>{}", a.addr, b.addr)), "{kept}");
+    assert_eq!(names(&b.dir), ["y"]);
+}
+
+#[test]
+fn a_tree_goes_directly_file_by_file() {
+    let (a, b) = (server(""), server(""));
+    let cache = tempfile::tempdir().unwrap();
+    fs::create_dir_all(a.dir.join("t/sub")).unwrap();
+    let big = data(3);
+    for i in 0..20 {
+        put(&a.dir.join(format!("t/sub/{i}")), &big);
+        fs::write(a.dir.join(format!("t/{i}")), vec![i; 1000]).unwrap();
+    }
+    let report = cp(cache.path(), &["-r", "--inter-min-size", "1M", &a.url("t"), &b.url("t")]);
+    assert_eq!(report["files"], 40);
+    assert_eq!(report["by_method"]["inter"]["files"], 20);
+    assert_eq!(report["by_method"]["readwrite"]["files"], 20);
+    for i in 0..20u8 {
+        assert!(fs::read(b.dir.join(format!("t/sub/{i}"))).unwrap() == big, "{i}");
+        assert_eq!(fs::read(b.dir.join(format!("t/{i}"))).unwrap(), vec![i; 1000]);
+    }
+}
+
+#[test]
+fn servers_that_will_not_are_done_without() {
+    // The source lends to nobody; then the destination reads from nobody.
+    let (with, without) = (server(""), Server::start());
+    let cache = tempfile::tempdir().unwrap();
+    let bytes = data(4);
+    for (a, b) in [(&without, &with), (&with, &without)] {
+        put(&a.dir.join("x"), &bytes);
+        let report = cp(cache.path(), &["--inter-min-size", "0", &a.url("x"), &b.url("y")]);
+        assert_eq!(report["method"], "readwrite");
+        assert!(!report["refused"]["inter"].as_str().unwrap().is_empty(), "{report}");
+        assert_eq!(fs::read(b.dir.join("y")).unwrap(), bytes);
+        let line = fails(1, ["cp", "--method", "inter", &a.url("x"), &b.url("z")]);
+        assert!(line.contains("cannot be made by inter") && line.contains("--method auto"), "{line}");
+        assert!(!b.dir.join("z").exists());
+    }
+    // On one server there is nothing to offload to another.
+    let line = fails(1, ["cp", "--method", "inter", &with.url("x"), &with.url("z")]);
+    assert!(line.contains("one server"), "{line}");
+    let mut wrong = dhow(["cp", &with.url("x"), &without.url("z")]);
+    let out = wrong.env("DHOW_INTER_MIN_SIZE", "much").output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("DHOW_INTER_MIN_SIZE"));
+}
+
+/// An interrupt stops the copy at the servers too, and nothing is left behind.
+#[test]
+fn an_interrupt_leaves_nothing() {
+    let (a, b) = (server(""), server("copy.bandwidth = \"4M\"\n"));
+    put(&a.dir.join("x"), &data(64));
+    let mut child = dhow(["cp", "--method", "inter", &a.url("x"), &b.url("y")]).stderr(Stdio::piped()).spawn().unwrap();
+    let limit = Instant::now() + Duration::from_secs(60);
+    let grown = |b: &Server| fs::read_dir(&b.dir).unwrap().any(|e| e.unwrap().metadata().unwrap().len() > 0);
+    while !grown(&b) {
+        assert!(Instant::now() < limit, "the copy does not begin");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Server::signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(names(&b.dir), Vec::<String>::new());
+    // The servers go on.
+    let report = json(["cp", "--json", "--method", "readwrite", &a.url("x"), &b.url("z")]);
+    assert_eq!(report["bytes"], 64 * MIB + 77);
+}

@@ -67,9 +67,11 @@ struct ClientConnection {
 
 /// What an error of the client library means for a copy.
 fn failure(error: &Error) -> SourceFailure {
-    match error.wire_status() {
-        Some(status) => SourceFailure::Status(status),
-        None => SourceFailure::Lost(error.to_string()),
+    match (error, error.wire_status()) {
+        (_, Some(status)) => SourceFailure::Status(status),
+        // It will not have this user; the session is as good as before.
+        (Error::Auth(_), None) => SourceFailure::Status(Status::ACCESS),
+        (_, None) => SourceFailure::Lost(error.to_string()),
     }
 }
 

@@ -153,3 +153,54 @@ fn they_cannot_be_guessed_from_others() {
         assert!((15..65).contains(&bits), "{bits} of 80 bits differ");
     }
 }
+
+/// Case K10: use, cancel, CLOSE and expiry of the same stateids from several threads; every count returns to zero.
+#[test]
+fn everything_at_once() {
+    let s = server();
+    let owner = C::new(&s, "a", t(0));
+    let ids = std::sync::Mutex::new(Vec::<Stateid>::new());
+    std::thread::scope(|threads| {
+        for n in 0..2 {
+            let (s, owner, ids) = (&s, &owner, &ids);
+            threads.spawn(move || {
+                for i in 0..2000_u64 {
+                    let Ok(open) = owner.open("f", &format!("o{n}"), Share::READ, Share::NONE, t(i)) else { continue };
+                    for _ in 0..3 {
+                        if let Ok(id) = notify(s, owner, "f", &open, t(i)) {
+                            ids.lock().unwrap().push(id);
+                        }
+                    }
+                    if let Some(id) = ids.lock().unwrap().first() {
+                        let _ = s.notify_cancel(&owner.me, id);
+                    }
+                    // DELAY while a use is under way elsewhere is not to be: CLOSE waits for it.
+                    let plan = s.plan_close(&owner.me, &file("f"), &open).unwrap();
+                    while !plan.drain().is_done() {
+                        std::thread::yield_now();
+                    }
+                    let _ = plan.commit();
+                    let mut ids = ids.lock().unwrap();
+                    if ids.len() > 8 {
+                        ids.drain(..4);
+                    }
+                }
+            });
+            threads.spawn(move || {
+                for i in 0..4000_u64 {
+                    let id = ids.lock().unwrap().get(i as usize % 8).copied();
+                    if let Some(id) = id
+                        && let Ok(io) = s.notify_io(&file("f"), &id, t(i))
+                    {
+                        assert!(io.open().is_some() && io.behalf().is_some());
+                    }
+                    if i % 64 == 0 {
+                        s.tick(t(i / 64));
+                    }
+                }
+            });
+        }
+    });
+    let counts = s.counts();
+    assert_eq!((counts.copy_notifies, counts.opens, counts.files), (0, 0, 0));
+}

@@ -7,6 +7,8 @@ mod common;
 use common::{Server, dhow, fails, json, names, text};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -65,7 +67,9 @@ fn servers_copy_by_themselves() {
     }
     assert_eq!((&report["ops"]["COPY_NOTIFY"], &report["ops"]["COPY"]), (&1.into(), &1.into()));
     assert_eq!(fs::read(b.dir.join("y")).unwrap(), bytes);
-    assert!(fs::metadata(b.dir.join("y")).unwrap().blocks() * 512 < 8 * MIB as u64, "holes were filled");
+    let space = |path: &Path| fs::metadata(path).unwrap().blocks() * 512;
+    assert!(space(&a.dir.join("x")) < bytes.len() as u64 - MIB as u64 / 2, "the source has no holes");
+    assert!(space(&b.dir.join("y")) < bytes.len() as u64 - MIB as u64 / 2, "holes were filled");
     // As it decides by itself, and says so; an existing file is replaced.
     let report = cp(cache.path(), &["--explain", &a.url("x"), &b.url("y")]);
     assert_eq!(report["decisions"][0]["method"], report["method"]);
@@ -125,6 +129,67 @@ fn servers_that_will_not_are_done_without() {
     let out = wrong.env("DHOW_INTER_MIN_SIZE", "much").output().unwrap();
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("DHOW_INTER_MIN_SIZE"));
+}
+
+/// Kills the server as a crash would; with `meanwhile` in between, it is started again at its old place.
+fn restart(server: &mut Server, meanwhile: impl FnOnce(&Path)) {
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    meanwhile(&server.dir);
+    let home = server.dir.parent().unwrap();
+    let args = [
+        "serve".to_owned(),
+        format!("--export=/data={},no_root_squash", server.dir.display()),
+        format!("--listen={}", server.addr),
+        format!("--state-dir={}", home.join("state").display()),
+        format!("--config={}", home.join("dhow.toml").display()),
+    ];
+    server.child = dhow(args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|l| l.unwrap().starts_with("ready:")));
+    // Whatever else it prints must find a reader.
+    std::thread::spawn(move || lines.for_each(drop));
+}
+
+/// RFC 7862 4.6: after a restart of either side the rest is copied; a source that changed is copied anew.
+#[test]
+fn a_restart_of_either_side_is_survived() {
+    let slow = "copy.bandwidth = \"8M\"\n";
+    let (mut a, mut b) = (server(""), server(slow));
+    let old = data(32);
+    let mut new = old.clone();
+    new[5 * MIB..6 * MIB].fill(9);
+    for (which, change) in [("source", false), ("source", true), ("destination", false)] {
+        put(&a.dir.join("x"), &old);
+        let args = ["cp", "--json", "--method", "inter", &a.url("x"), &b.url("y")];
+        let child = dhow(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        let unfinished = |b: &Server| {
+            let mut found = fs::read_dir(&b.dir).unwrap().map(|e| e.unwrap());
+            found.any(|e| e.file_name().as_bytes().starts_with(b".y") && e.metadata().unwrap().len() > 4 * MIB as u64)
+        };
+        while !unfinished(&b) {
+            assert!(Instant::now() < limit, "the copy does not begin");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        match which {
+            "source" => restart(&mut a, |dir| {
+                if change {
+                    fs::write(dir.join("x"), &new).unwrap()
+                }
+            }),
+            _ => restart(&mut b, |_| ()),
+        }
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{which}: {}\n{}", text(&out.stdout), text(&out.stderr));
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((&report["method"], &report["durable"]), (&"inter".into(), &true.into()));
+        assert!(report["ops"]["COPY"].as_u64().unwrap() >= 2, "{which}: it was not interrupted: {report}");
+        let there = fs::read(b.dir.join("y")).unwrap();
+        assert!(there == if change { &new[..] } else { &old[..] }, "{which}, changed: {change}");
+        assert_eq!(names(&b.dir), ["y"]);
+        fs::remove_file(b.dir.join("y")).unwrap();
+    }
 }
 
 /// An interrupt stops the copy at the servers too, and nothing is left behind.

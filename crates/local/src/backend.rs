@@ -307,7 +307,7 @@ impl Backend for Local {
         self.inner
             .run(Inner::short(&inode.fs.clone()), move |inner| {
                 if more.read || more.write {
-                    inner.may_io(&user, &inode, more)?;
+                    inner.may_io(&user, &inode, more, false)?;
                 }
                 inner.open_data(&user, &inode, access.write)?;
                 Ok(OpenFile::new(LocalOpen::new(&inode, access)))

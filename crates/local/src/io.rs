@@ -52,16 +52,17 @@ impl Drop for LocalOpen {
 }
 
 impl Inner {
-    /// Whether the user may read or write the file's data. The owner always may (cases B01, B02), and who may run a
-    /// program may read it.
-    pub(crate) fn may_io(&self, user: &Cred, inode: &Inode, access: OpenAccess) -> Result<()> {
+    /// Whether the user may read or write the file's data; who may run a program may read it. With `owner_may` the
+    /// owner may whatever the mode says: for I/O without an open (case B02) and for reclaims. An OPEN is held to the
+    /// mode, as on a local filesystem: the open that creates a file needs no question (case B01).
+    pub(crate) fn may_io(&self, user: &Cred, inode: &Inode, access: OpenAccess, owner_may: bool) -> Result<()> {
         if !self.switching {
             // The process's own rights decide, when the file is opened.
             return Ok(());
         }
         let stat = inode.stat()?;
         let want = if access.read { R } else { 0 } | if access.write { W } else { 0 };
-        if self.rights(user, inode, &stat, want)? == want || stat.uid == user.uid {
+        if self.rights(user, inode, &stat, want)? == want || owner_may && stat.uid == user.uid {
             return Ok(());
         }
         if !access.write && self.rights(user, inode, &stat, X)? == X {
@@ -92,7 +93,7 @@ impl Inner {
             None => false,
         };
         if !granted {
-            self.may_io(user, inode, OpenAccess { read: !write, write })?;
+            self.may_io(user, inode, OpenAccess { read: !write, write }, true)?;
         }
         self.open_data(user, inode, write)
     }
@@ -153,7 +154,7 @@ impl Inner {
         if stat.nlink == 0 && inode.opens.load(Ordering::Acquire) == 1 && !reclaim {
             return Err(ErrorKind::Stale.into());
         }
-        self.may_io(user, inode, access)?;
+        self.may_io(user, inode, access, reclaim)?;
         self.open_data(user, inode, access.write)?;
         Ok(OpenFile::new(open))
     }

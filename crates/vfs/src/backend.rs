@@ -416,8 +416,9 @@ pub trait Backend: Send + Sync + 'static {
     /// that stays is returned exactly once in a whole listing (cases B03, K28).
     async fn readdir(&self, cx: &Cx, dir: &Handle, cookie: u64, limit: PageLimit) -> Result<DirPage>;
 
-    /// Opens a regular file as the user. The file's owner may always read and write data (owner override, as mode
-    /// bits were checked when the file was created; cases B01, B02). Never opens devices or FIFOs.
+    /// Opens a regular file as the user, by mode and ACL as a local open does; only a reclaim by the file's owner is
+    /// never refused. (The owner override of cases B01 and B02 is elsewhere: the open that [`Backend::create`] returns
+    /// has all access, and the owner's READ and WRITE without an open need no bits.) Never opens devices or FIFOs.
     async fn open(&self, cx: &Cx, handle: &Handle, how: &OpenHow) -> Result<OpenFile>;
 
     /// Changes the access and deny bits of an open to these: on OPEN_DOWNGRADE, and when an OPEN of the same owner

@@ -13,8 +13,8 @@
 //! 1. A [`Handle`] stays valid across renames of the object and its parents, and across a restart of the server.
 //! 2. Stability is never overstated: [`Stability::FileSync`] is answered only after data *and* metadata are on stable
 //!    storage; the write verifier changes whenever written data may have been lost (restart, failed fsync).
-//! 3. A call with credentials of a user never does what the user could not do, apart from the *owner override* of
-//!    [`Backend::open`].
+//! 3. A call with credentials of a user never does what the user could not do, apart from the *owner override*
+//!    that [`Backend::open`] tells of.
 //! 4. Dropping the future of a call may leave its work done or undone, never half done in a way that a later call
 //!    would notice, and never with another user's identity on the thread.
 

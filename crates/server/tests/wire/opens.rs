@@ -356,7 +356,7 @@ async fn removed_while_open() {
     assert_eq!(srv.fs.object_count(), 1);
 }
 
-/// Permissions: whoever may not, does not; the owner may always (case B01).
+/// Permissions: whoever may not, does not, the owner included, but for the open that creates (case B01).
 #[tokio::test]
 async fn permissions() {
     let srv = Srv::start().await;
@@ -374,9 +374,9 @@ async fn permissions() {
     c.ok(&[op::put(&f.fh), op::close(r.stateid)]).await;
     c.wire.cred = dhow_testkit::wire::sys(1000, 1000, &[]);
     c.ok(&[op::put(&f.fh), op::setattr(mode(0))]).await;
-    assert!(open(&mut c, &root, write).await.is_ok());
+    assert_eq!(open(&mut c, &root, write).await.unwrap_err(), Status::ACCESS);
     let denied = srv.fs.open_count();
-    assert_eq!(denied, 1, "a refused OPEN leaves nothing open");
+    assert_eq!(denied, 0, "a refused OPEN leaves nothing open");
 }
 
 /// A file made by an OPEN that then fails stays, and nothing stays open.

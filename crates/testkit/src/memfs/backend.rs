@@ -456,7 +456,7 @@ impl Backend for MemFs {
         let ino = self.ino_of(handle)?;
         let inode = tree.get(ino)?;
         inode.want_regular()?;
-        if !may_open(inode, &cx.cred, how.access) {
+        if !may_open(inode, &cx.cred, how.access, how.reclaim) {
             return Err(ErrorKind::Access.into());
         }
         self.opened(&mut tree, ino, how.access)
@@ -467,7 +467,7 @@ impl Backend for MemFs {
         let had = open.get::<MemOpen>().ok_or(ErrorKind::Fault)?;
         let inode = tree.get(had.ino)?;
         let more = OpenAccess { read: how.access.read && !had.read, write: how.access.write && !had.write };
-        if !may_open(inode, &cx.cred, more) {
+        if !may_open(inode, &cx.cred, more, false) {
             return Err(ErrorKind::Access.into());
         }
         self.opened(&mut tree, had.ino, how.access)
@@ -664,8 +664,9 @@ impl Backend for MemFs {
     }
 }
 
-/// Whether the user may open: reading also who may execute (RFC 8881 18.22.3); the owner always.
-fn may_open(inode: &super::Inode, cred: &Cred, access: OpenAccess) -> bool {
-    (!access.read || inode.permits_io(cred, R) || inode.permits(cred, X))
-        && (!access.write || inode.permits_io(cred, W))
+/// Whether the user may open: reading also who may execute (RFC 8881 18.22.3); the owner always, in a reclaim.
+fn may_open(inode: &super::Inode, cred: &Cred, access: OpenAccess, owner_may: bool) -> bool {
+    let owner = owner_may && inode.uid == cred.uid;
+    let read = owner || inode.permits(cred, R) || inode.permits(cred, X);
+    (!access.read || read) && (!access.write || owner || inode.permits(cred, W))
 }

@@ -4,6 +4,7 @@ use crate::cli::Serve;
 use crate::config::{Config, parse_listen};
 use crate::exit::{Failure, Outcome, warn};
 use crate::export::Export;
+use crate::settings::Settings;
 use dhow_local::{FileFsNumbers, FsNumbers, HandleMode, Local, Options, Reflink};
 use dhow_server::store::{FileStore, StableStore, identity};
 use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash, StartError};
@@ -200,6 +201,15 @@ impl StateDir {
     }
 }
 
+/// Keeps limits on opens and connections within what `files` descriptors allow: an open file takes up to two, and some
+/// must be left for looking names up. Otherwise one client could use all of them up (they are scarce in containers).
+fn fit_descriptors(settings: &mut Settings, files: u64) {
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    settings.state.opens = settings.state.opens.min(files / 3);
+    settings.state.opens_per_client = settings.state.opens_per_client.min(files / 4);
+    settings.server.connections = settings.server.connections.min((files / 8).max(1));
+}
+
 /// All addresses, IPv4 included; IPv4 alone on hosts without IPv6.
 fn default_listen() -> SocketAddr {
     let has_v6 = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
@@ -259,6 +269,7 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     }
     limited.say();
     let mut settings = config.server;
+    fit_descriptors(&mut settings, dhow_sys::proc::raise_nofile_limit(OPEN_FILES));
     settings.copy.inter.connector = Some(Arc::new(dhow_partner::ClientConnector::default()));
     for key in crate::settings::KEYS {
         tracing::debug!(setting = key.name, value = (key.shown)(&settings));
@@ -342,6 +353,17 @@ impl Limited {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_descriptors_lower_the_limits() {
+        let mut settings = Settings::default();
+        fit_descriptors(&mut settings, 4096);
+        assert!(settings.state.opens * 2 + settings.server.connections < 4096);
+        assert!(settings.state.opens_per_client < settings.state.opens);
+        let mut plenty = Settings::default();
+        fit_descriptors(&mut plenty, u64::MAX);
+        assert_eq!(plenty.state.opens, Settings::default().state.opens);
+    }
 
     #[test]
     fn the_mount_command_fits_the_address() {

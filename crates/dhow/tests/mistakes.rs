@@ -12,7 +12,7 @@ fn on_the_command_line() {
         (&[][..], "name a command"),
         (&["serv", "/srv"], "a similar subcommand exists: 'serve'"),
         (&["cp", "only-one"], "SRC... DST"),
-        (&["cp", "--method", "quick", "a", "b"], "[possible values: auto, clone, copy, readwrite]"),
+        (&["cp", "--method", "quick", "a", "b"], "[possible values: auto, clone, copy, inter, readwrite]"),
         (&["cp", "--jobs", "0", "a", "b"], "0 is not in 1..=4096"),
         (&["ls", "/etc"], "`/etc` is not a URL; write nfs://HOST[:PORT]/PATH"),
         (&["cat", "nfs://"], "`nfs://`: "),

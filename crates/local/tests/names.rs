@@ -40,7 +40,7 @@ async fn a_directory_moved_out_has_no_parent_in_the_export() {
     let outside = tempfile::tempdir().unwrap();
     let a = tree.mkdir(&root(), &tree.root, "a", 0o755).await;
     std::fs::rename(tree.path("a"), outside.path().join("a")).unwrap();
-    assert_eq!(fails(tree.local.parent(&root(), &a).await), ErrorKind::Stale);
+    assert_eq!(fails(settled(async || tree.local.parent(&root(), &a).await).await), ErrorKind::Stale);
 }
 
 #[tokio::test]
@@ -171,13 +171,15 @@ async fn links_and_removal() {
         assert_eq!((gone.handle, gone.nlink), (Some(f.clone()), 1));
         let gone = tree.local.remove(&root(), &d, &name("g")).await.unwrap();
         assert_eq!((gone.handle, gone.nlink), (Some(f.clone()), 0));
-        assert_eq!(fails(tree.local.getattr(&root(), &f).await), ErrorKind::Stale);
-        assert_eq!(fails(tree.local.link(&root(), &f, &d, &name("h")).await), ErrorKind::Stale);
+        assert_eq!(fails(patiently(&tree, &f).await), ErrorKind::Stale);
+        let link = async || tree.local.link(&root(), &f, &d, &name("h")).await;
+        assert_eq!(fails(settled(link).await), ErrorKind::Stale);
         let gone = tree.local.remove(&root(), &tree.root, &name("d")).await.unwrap();
         assert_eq!((gone.handle, gone.nlink), (Some(d.clone()), 0));
-        assert_eq!(fails(tree.local.getattr(&root(), &d).await), ErrorKind::Stale);
-        assert_eq!(fails(tree.lookup(&root(), &d, "x").await), ErrorKind::Stale);
-        assert_eq!(fails(tree.local.create(&root(), &d, &name("x"), &CreateHow::default()).await), ErrorKind::Stale);
+        assert_eq!(fails(patiently(&tree, &d).await), ErrorKind::Stale);
+        assert_eq!(fails(settled(async || tree.lookup(&root(), &d, "x").await).await), ErrorKind::Stale);
+        let create = async || tree.local.create(&root(), &d, &name("x"), &CreateHow::default()).await;
+        assert_eq!(fails(settled(create).await), ErrorKind::Stale);
     }
 }
 
@@ -193,7 +195,7 @@ async fn an_open_file_outlives_its_name() {
         tree.local.write(&root(), io, 0, Bytes::from_static(b"S"), Stability::FileSync).await.unwrap();
         assert_eq!(tree.local.getattr(&root(), &f).await.unwrap().size, 10);
         tree.local.close(open).await;
-        assert_eq!(fails(tree.local.getattr(&root(), &f).await), ErrorKind::Stale);
+        assert_eq!(fails(patiently(&tree, &f).await), ErrorKind::Stale);
     }
 }
 
@@ -219,7 +221,7 @@ async fn renames() {
         assert_eq!(done.replaced, Some(g.clone()));
         assert_ne!(done.from.before, done.from.after);
         assert_ne!(done.to.before, done.to.after);
-        assert_eq!(fails(tree.local.getattr(&root(), &g).await), ErrorKind::Stale);
+        assert_eq!(fails(patiently(&tree, &g).await), ErrorKind::Stale);
         assert_eq!(tree.lookup(&root(), &b, "g").await.unwrap().handle, f);
         // Two names of one object: nothing happens.
         tree.local.link(&root(), &f, &b, &name("h")).await.unwrap();
@@ -230,7 +232,7 @@ async fn renames() {
         let empty = tree.mkdir(&root(), &tree.root, "empty", 0o755).await;
         let done = rename(&tree.root, "a", &tree.root, "empty").await.unwrap();
         assert_eq!(done.replaced, Some(empty.clone()));
-        assert_eq!(fails(tree.local.getattr(&root(), &empty).await), ErrorKind::Stale);
+        assert_eq!(fails(patiently(&tree, &empty).await), ErrorKind::Stale);
         assert_eq!(tree.lookup(&root(), &tree.root, "empty").await.unwrap().handle, a);
     }
 }

@@ -42,8 +42,14 @@ pub fn fails<T>(result: Result<T>) -> ErrorKind {
 
 /// Asks again for as long as the answer is DELAY, as a client does.
 pub async fn patiently(tree: &Tree, handle: &Handle) -> Result<Attr> {
+    settled(async || tree.local.getattr(&root(), handle).await).await
+}
+
+/// What a call comes to when it is asked again after DELAY, as clients do: without kernel handles an object that is
+/// not at hand is looked for in the background first.
+pub async fn settled<T>(mut call: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     for _ in 0..500 {
-        match tree.local.getattr(&root(), handle).await {
+        match call().await {
             Err(e) if e.kind() == ErrorKind::Delay => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             other => return other,
         }

@@ -3,14 +3,14 @@
 //!
 //! * [`mover`]: the loop that moves bytes; knows no protocol.
 //! * [`job`]: one copy as a task, from its start to its durable end.
-//! * [`offload`]: a job that outlives its COPY: stateid, progress, CB_OFFLOAD.
+//! * `offload`: a job that outlives its COPY: stateid, progress, CB_OFFLOAD.
 //!
-//! * [`pull`]: the loop that moves bytes from another server; [`partners`]: connections to other servers, and what is
+//! * `pull`: the loop that moves bytes from another server; `partners`: connections to other servers, and what is
 //!   allowed; [`source`]: what a client library must offer for that; `netloc`, `rate`: addresses, bandwidth.
 //!
 //! The operations are in `v4/ops/` like all others. Who owns what: the job's task owns both ends of the copy (open
 //! files by the backend's tokens); an asynchronous copy's ticket (`dhow_state::CopyTicket`) belongs to the task in
-//! [`offload`] alone, so the number of running copies is right on every path (case K06). A copy that became
+//! `offload` alone, so the number of running copies is right on every path (case K06). A copy that became
 //! asynchronous holds no I/O token, or CLOSE would wait for its end: it goes on under the rights that were checked at
 //! its start, as the protocol's copy stateid outlives the open (RFC 7862 4.8).
 

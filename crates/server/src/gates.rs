@@ -1,9 +1,9 @@
 //! Gates: FIFO queues in front of an object or a name, for operations that must not overlap but have to wait for the
 //! backend in between.
 //!
-//! A gate may be held across backend calls, which a mutex of the state may not. OPEN, CLOSE, LOCK, LOCKU, changes of
-//! size, expiry and revocation pass the gate of their *file*; operations by name pass the gate of their *(directory,
-//! name)* first. READ and WRITE pass no gate.
+//! A gate may be held across backend calls, which a mutex of the state may not. OPEN, OPEN_DOWNGRADE, CLOSE,
+//! LOCK, LOCKU and SETATTR pass the gate of their *file*; operations by name pass the gate of their *(directory, name)*
+//! first. READ and WRITE pass no gate, nor does the end of a client (ARCHITECTURE.md, rule 3).
 //!
 //! Invariants:
 //! 1. Order: names before files; of two names (or two files) the smaller key first. So nobody waits in a circle.

@@ -27,8 +27,7 @@ const RECORD: &[u8] = &[1];
 /// # Errors
 /// The store cannot be read.
 pub(crate) async fn records(store: &Arc<dyn StableStore>) -> io::Result<Vec<ClientRecord>> {
-    let store = Arc::clone(store);
-    let all = blocking(move || store.clients()).await?;
+    let all = ask(store, |store| store.clients()).await?;
     Ok(all.into_iter().map(|(owner, _)| ClientRecord { owner: ClientOwnerId(owner) }).collect())
 }
 
@@ -44,8 +43,16 @@ pub(crate) async fn run(shared: Arc<ServerShared>) {
     }
 }
 
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+/// Asks the store, off the runtime's threads if that may take long.
+async fn ask<T: Send + 'static>(
+    store: &Arc<dyn StableStore>,
+    f: impl FnOnce(&dyn StableStore) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    if !store.may_block() {
+        return f(store.as_ref());
+    }
+    let store = Arc::clone(store);
+    tokio::task::spawn_blocking(move || f(store.as_ref())).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 /// The bytes by which a backend knows an open-owner or lock-owner.
@@ -82,13 +89,12 @@ impl ServerShared {
                     tokio::spawn(async move { shared.retire(id).await });
                 }
                 Effect::EndGrace(owners) => {
-                    let store = Arc::clone(&self.store);
                     let count = owners.len();
                     let keys: Vec<Bytes> = owners.into_iter().map(|o| o.0).collect();
                     // Without this nothing new may be granted: insist.
                     while let Err(error) = {
-                        let (store, keys) = (Arc::clone(&store), keys.clone());
-                        blocking(move || store.forget(&keys)).await
+                        let keys = keys.clone();
+                        ask(&self.store, move |store| store.forget(&keys)).await
                     } {
                         tracing::error!(%error, "cannot end the grace period");
                         tokio::time::sleep(TICK).await;
@@ -107,8 +113,8 @@ impl ServerShared {
         let Some(retire) = self.state.retire(id, self.now()) else { return };
         retire.drain().await;
         if let Some(owner) = retire.forget() {
-            let (store, key) = (Arc::clone(&self.store), owner.0.clone());
-            if let Err(error) = blocking(move || store.forget(&[key])).await {
+            let key = owner.0.clone();
+            if let Err(error) = ask(&self.store, move |store| store.forget(&[key])).await {
                 tracing::error!(%error, "cannot remove the record of a client; its state stays for now");
                 return;
             }
@@ -140,8 +146,7 @@ impl ServerShared {
     /// DELAY: the store failed (and the log says how).
     pub(crate) async fn ensure_recorded(&self, client: &Client) -> Result<(), Status> {
         let Some(record) = client.needs_record() else { return Ok(()) };
-        let store = Arc::clone(&self.store);
-        match blocking(move || store.put(&[(record.owner.0, Bytes::from_static(RECORD))])).await {
+        match ask(&self.store, move |store| store.put(&[(record.owner.0, Bytes::from_static(RECORD))])).await {
             Ok(()) => {
                 client.recorded();
                 Ok(())

@@ -20,8 +20,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// Called for every result: minor version, operation, status. For tests that check the operation table.
 pub type StatusHook = Arc<dyn Fn(u32, OpNum, Status) + Send + Sync>;
@@ -105,7 +105,9 @@ impl ServerShared {
         self.partners.counts()
     }
 
-    /// The time that the state machines go by: it runs from the server's start.
+    /// The time that the state machines go by: it runs from the server's start, steadily, whatever is done to the clock
+    /// on the wall (CLOCK_MONOTONIC; while the host sleeps it stands still, which only lengthens leases). It is tokio's
+    /// clock, so that tests run in virtual time.
     pub fn now(&self) -> Time {
         Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }

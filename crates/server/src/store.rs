@@ -53,6 +53,11 @@ pub trait StableStore: Send + Sync {
     /// # Errors
     /// The medium failed or is full.
     fn count_start(&self) -> io::Result<u32>;
+
+    /// Whether calls may take long: then they are made on a thread of their own.
+    fn may_block(&self) -> bool {
+        true
+    }
 }
 
 /// The store in a state directory.
@@ -71,15 +76,24 @@ impl FileStore {
         let name = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(name)?;
         let path = dir.join("state.redb");
+        Self::build(path, |builder, path| builder.create(path))
+    }
+
+    /// The store on any medium, for example one that fails on purpose; `name` stands for its path in messages.
+    ///
+    /// # Errors
+    /// As [`FileStore::open`].
+    pub fn over(medium: impl redb::StorageBackend, name: &str) -> io::Result<Self> {
+        Self::build(PathBuf::from(name), |builder, _| builder.create_with_backend(medium))
+    }
+
+    fn build(
+        path: PathBuf,
+        open: impl FnOnce(&mut redb::Builder, &Path) -> Result<Database, redb::DatabaseError>,
+    ) -> io::Result<Self> {
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE);
-        let db = builder.create(&path).map_err(|e| match e {
-            redb::DatabaseError::DatabaseAlreadyOpen => io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                format!("{} is in use by another server; give each its own state directory", path.display()),
-            ),
-            e => io::Error::other(format!("{}: {e}", path.display())),
-        })?;
+        let db = open(&mut builder, &path).map_err(|e| cannot_open(&path, e))?;
         let store = Self { db, path };
         store.write(|tables| {
             tables.open_table(CLIENTS)?;
@@ -102,6 +116,27 @@ impl FileStore {
         let out = f(&tx).map_err(|e| self.error(e))?;
         tx.commit().map_err(|e| self.error(e))?;
         Ok(out)
+    }
+}
+
+/// Says which file it is and what can be done.
+fn cannot_open(path: &Path, e: redb::DatabaseError) -> io::Error {
+    let at = path.display();
+    match e {
+        redb::DatabaseError::DatabaseAlreadyOpen => io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("{at} is in use by another server; give each its own state directory"),
+        ),
+        redb::DatabaseError::Storage(redb::StorageError::Io(e)) if e.kind() != io::ErrorKind::InvalidData => {
+            io::Error::new(e.kind(), format!("{at}: {e}"))
+        }
+        e => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "{at} is damaged, or no state of a server: {e}; restore it from a backup, or move it away and start \
+                 again: then clients cannot reclaim what they held, and must mount anew, for filehandles change"
+            ),
+        ),
     }
 }
 
@@ -207,6 +242,10 @@ impl StableStore for MemoryStore {
         let mut inner = self.inner.lock();
         inner.starts = inner.starts.wrapping_add(1);
         Ok(inner.starts)
+    }
+
+    fn may_block(&self) -> bool {
+        false
     }
 }
 

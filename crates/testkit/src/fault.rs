@@ -115,11 +115,16 @@ struct Rule {
     left: u64,
 }
 
+/// Sees every call: before it is done (`false`), and after it was (`true`). Says whether it goes on: if not, it never
+/// ends. What is told after the work cannot stop the result.
+pub type Watch = Arc<dyn Fn(Call, bool) -> bool + Send + Sync>;
+
 /// A backend whose calls can be delayed, failed and held. Tokens of opens are the inner backend's.
 pub struct Fault {
     inner: Arc<dyn Backend>,
     rules: Mutex<Vec<Rule>>,
     chaos: Mutex<Option<Chaos>>,
+    watch: Option<Watch>,
     counts: [AtomicU64; CALLS],
 }
 
@@ -158,10 +163,20 @@ impl Chaos {
 impl Fault {
     /// Wraps `inner`; nothing happens until a rule is added.
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        Self::build(inner, None)
+    }
+
+    /// Wraps `inner` and lets `watch` see every call.
+    pub fn watched(inner: Arc<dyn Backend>, watch: Watch) -> Arc<Self> {
+        Self::build(inner, Some(watch))
+    }
+
+    fn build(inner: Arc<dyn Backend>, watch: Option<Watch>) -> Arc<Self> {
         Arc::new(Self {
             inner,
             rules: Mutex::default(),
             chaos: Mutex::default(),
+            watch,
             counts: [const { AtomicU64::new(0) }; CALLS],
         })
     }
@@ -210,12 +225,20 @@ impl Fault {
     }
 
     fn has_rule(&self, call: Call) -> bool {
-        self.chaos.lock().is_some() || self.rules.lock().iter().any(|r| r.call == call && r.left > 0)
+        self.watch.is_some()
+            || self.chaos.lock().is_some()
+            || self.rules.lock().iter().any(|r| r.call == call && r.left > 0)
     }
 
     /// Meets the first rule that fits; says which error the call ends with once it is done.
-    async fn meet(&self, call: Call, handle: Option<&Handle>) -> Result<Option<ErrorKind>> {
+    async fn meet(&self, call: Call, handle: Option<&Handle>) -> Result<Fate> {
         self.tally(call);
+        let after = self.watch.clone().map(|watch| (watch, call));
+        if let Some((watch, _)) = &after
+            && !watch(call, false)
+        {
+            std::future::pending::<()>().await;
+        }
         let action = {
             let mut rules = self.rules.lock();
             let fits =
@@ -230,16 +253,25 @@ impl Fault {
             None => {}
             Some(Action::Delay(time)) => tokio::time::sleep(time).await,
             Some(Action::Fail(kind)) => return Err(kind.into()),
-            Some(Action::FailAfter(kind)) => return Ok(Some(kind)),
+            Some(Action::FailAfter(kind)) => return Ok(Fate { error: Some(kind), after }),
             Some(Action::Hold(gate)) => gate.pass().await,
         }
-        Ok(None)
+        Ok(Fate { error: None, after })
     }
 }
 
+/// What becomes of a call once it has done its work.
+struct Fate {
+    error: Option<ErrorKind>,
+    after: Option<(Watch, Call)>,
+}
+
 /// The result of a call, unless a rule wants it to fail.
-fn end<T>(done: Result<T>, fail: Option<ErrorKind>) -> Result<T> {
-    match fail {
+fn end<T>(done: Result<T>, fate: Fate) -> Result<T> {
+    if let Some((watch, call)) = fate.after {
+        watch(call, true);
+    }
+    match fate.error {
         Some(kind) => Err(kind.into()),
         None => done,
     }
@@ -280,8 +312,9 @@ impl Backend for Fault {
 
     async fn close(&self, open: OpenFile) {
         // A close cannot fail; delays and gates hold for it.
-        let _ = self.meet(Call::Close, None).await;
+        let fate = self.meet(Call::Close, None).await;
         self.inner.close(open).await;
+        let _ = fate.map(|fate| end(Ok(()), fate));
     }
 
     async fn root(&self, cx: &Cx) -> Result<Node> {

@@ -14,7 +14,6 @@ mod handles;
 mod hostile;
 mod io;
 mod limits;
-mod local_locks;
 mod locks;
 mod names;
 mod opens;

@@ -32,6 +32,8 @@ pub struct Export {
     pub metadata_sync: bool,
     /// Nobody changes the tree but through this server.
     pub exclusive: bool,
+    /// Locks of clients and of local programs know of each other.
+    pub local_locks: bool,
     /// Copies may share blocks.
     pub reflink: bool,
 }
@@ -55,6 +57,7 @@ impl Export {
             fsid: None,
             metadata_sync: true,
             exclusive: false,
+            local_locks: false,
             reflink: true,
         }
     }
@@ -200,6 +203,10 @@ pub const KEYS: &[ExportKey] = &[
         e.exclusive = v.boolean()?;
         Ok(())
     }),
+    key("local_locks", |e, v| {
+        e.local_locks = v.boolean()?;
+        Ok(())
+    }),
     key("copy.reflink", |e, v| {
         e.reflink = v.one_of(&[("auto", true), ("never", false)])?;
         Ok(())
@@ -232,10 +239,12 @@ mod tests {
     #[test]
     fn options_are_read() {
         let text = "/data=/srv/data,ro,no_root_squash,anonuid=7,anongid=8,clients=10.0.0.0/8,clients=::1,secure,\
-                    crossmnt,copy.reflink=never,metadata_sync=false,fsid=12,exclusive";
+                    crossmnt,copy.reflink=never,metadata_sync=false,fsid=12,exclusive,local_locks";
         let e = Export::parse(text).unwrap();
         assert_eq!((e.name.as_str(), e.dir.to_str()), ("/data", Some("/srv/data")));
-        assert!(e.read_only && e.secure && e.crossmnt && e.exclusive && !e.reflink && !e.metadata_sync);
+        assert!(
+            e.read_only && e.secure && e.crossmnt && e.exclusive && e.local_locks && !e.reflink && !e.metadata_sync
+        );
         assert_eq!((e.squash, e.anonuid, e.anongid, e.fsid), (Squash::None, 7, 8, Some(12)));
         assert_eq!(e.clients, ["10.0.0.0/8".parse::<NetMatch>().unwrap(), "::1/128".parse().unwrap()]);
         let e = Export::parse("/=/srv").unwrap();

@@ -249,6 +249,7 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
         options.crossmnt = export.crossmnt;
         options.metadata_sync = export.metadata_sync;
         options.exclusive = export.exclusive;
+        options.local_locks = export.local_locks;
         options.reflink = if export.reflink { Reflink::Auto } else { Reflink::Never };
         options.handles = HandleMode::Auto;
         options.buffers = buffers.clone();

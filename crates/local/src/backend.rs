@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use dhow_vfs::{
     Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind, FsStat,
-    Handle, IoRef, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow, PageLimit, ReadData, Removed, Renamed,
-    Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written, XattrSet,
+    Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow, PageLimit,
+    ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written, XattrSet,
 };
 
 use crate::inner::{Inner, Place, Report};
 use crate::inode::Inode;
 use crate::io::LocalOpen;
+use crate::locks::of_open;
 use crate::mover::End;
 use crate::options::{OpenError, Options};
 use crate::sync::{Lane, Target};
@@ -430,6 +431,40 @@ impl Backend for Local {
             tracing::error!("a copy panicked: {e}");
             Err(ErrorKind::Fault.into())
         })
+    }
+
+    async fn lock(&self, _: &Cx, file: IoRef<'_>, owner: &LockOwner, range: LockRange, kind: LockKind) -> Result<()> {
+        if !self.inner.options.local_locks {
+            return Ok(());
+        }
+        let inode = self.io_inode(&file).await?;
+        let (open, owner) = (file.open.cloned(), owner.clone());
+        self.inner
+            .run(Inner::short(&inode.fs.clone()), move |inner| inner.lock(&inode, open.as_ref(), &owner, range, kind))
+            .await
+    }
+
+    async fn unlock(&self, _: &Cx, file: IoRef<'_>, owner: &LockOwner, range: LockRange) -> Result<()> {
+        // Without the object at hand nobody holds a lock on it.
+        let Some(inode) = of_open(&file).filter(|_| self.inner.options.local_locks) else { return Ok(()) };
+        let owner = owner.clone();
+        self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.unlock(&inode, &owner, range)).await
+    }
+
+    async fn test_lock(
+        &self,
+        _: &Cx,
+        file: IoRef<'_>,
+        owner: &LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        if !self.inner.options.local_locks {
+            return Ok(None);
+        }
+        let inode = self.io_inode(&file).await?;
+        let owner = owner.clone();
+        self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.test_lock(&inode, &owner, range, kind)).await
     }
 
     async fn statfs(&self, _cx: &Cx, handle: &Handle) -> Result<FsStat> {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::error::sys;
 use crate::fs::Filesystem;
+use crate::locks::LockTable;
 use crate::rights::Rights;
 
 /// The descriptors for data: one, for reading and writing, if that could be had.
@@ -53,6 +54,8 @@ pub(crate) struct Inode {
     change: Mutex<Change>,
     /// What users may do, as far as it has been asked.
     pub rights: Mutex<Rights>,
+    /// Locks of lock-owners, where local programs are to see them.
+    pub locks: Mutex<LockTable>,
     home: Weak<Inodes>,
 }
 
@@ -221,6 +224,7 @@ impl Inodes {
             updates: Mutex::default(),
             change: Mutex::default(),
             rights: Mutex::default(),
+            locks: Mutex::default(),
             home: Arc::downgrade(self),
         });
         let known = {

@@ -15,6 +15,7 @@
 //! | `names` | everything that happens to a name in a directory |
 //! | `readdir` | listing |
 //! | `io` | open, read, write, commit, space |
+//! | `locks` | byte-range locks shared with local programs |
 //! | `mover` | cloning and copying ranges |
 //! | `xattr` | extended attributes |
 //! | `sync` | fsync shared by those who wait for it |
@@ -70,6 +71,7 @@ mod hints;
 mod inner;
 mod inode;
 mod io;
+mod locks;
 mod mover;
 mod names;
 pub mod options;

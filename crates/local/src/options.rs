@@ -48,6 +48,8 @@ pub struct Options {
     pub metadata_sync: bool,
     /// Nobody changes the tree but through this server.
     pub exclusive: bool,
+    /// Byte-range locks of clients are locks for local programs too, and theirs for clients.
+    pub local_locks: bool,
     /// Whether copies may share blocks.
     pub reflink: Reflink,
     /// How handles are opened.
@@ -76,6 +78,7 @@ impl Options {
             crossmnt: false,
             metadata_sync: true,
             exclusive: false,
+            local_locks: false,
             reflink: Reflink::Auto,
             handles: HandleMode::Auto,
             max_cached: 0,
@@ -96,6 +99,7 @@ impl fmt::Debug for Options {
             .field("crossmnt", &self.crossmnt)
             .field("metadata_sync", &self.metadata_sync)
             .field("exclusive", &self.exclusive)
+            .field("local_locks", &self.local_locks)
             .field("reflink", &self.reflink)
             .field("handles", &self.handles)
             .finish_non_exhaustive()

@@ -14,6 +14,7 @@ mod handles;
 mod hostile;
 mod io;
 mod limits;
+mod local_locks;
 mod locks;
 mod names;
 mod opens;

@@ -9,19 +9,28 @@ use dhow_testkit::MemFs;
 use dhow_testkit::wire::op;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A home with the export in it, and beside the export what nobody may reach.
-struct Tree {
+pub struct Tree {
     home: TempDir,
-    srv: Srv,
+    pub srv: Srv,
 }
 
 impl Tree {
     async fn serve() -> Self {
-        let home = tempfile::Builder::new().prefix("dhow-wire-").tempdir().unwrap();
+        Self::with(&std::env::temp_dir(), |_| {}, |_| {}).await
+    }
+
+    /// On a filesystem of one's choice, with other options.
+    pub async fn with(
+        base: &Path,
+        change: impl FnOnce(&mut Options),
+        config: impl FnOnce(&mut dhow_server::ServerConfig),
+    ) -> Self {
+        let home = tempfile::Builder::new().prefix("dhow-wire-").tempdir_in(base).unwrap();
         for dir in ["export", "state", "outside"] {
             fs::create_dir(home.path().join(dir)).unwrap();
         }
@@ -30,12 +39,13 @@ impl Tree {
         fs::write(home.path().join("outside/secret"), "secret").unwrap();
         let mut options = Options::new(home.path().join("export"));
         options.state_dir = Some(home.path().join("state"));
+        change(&mut options);
         let local = Arc::new(Local::open(options).unwrap());
-        let srv = Srv::over(local, MemFs::new(), |_| {}).await;
+        let srv = Srv::over(local, MemFs::new(), config).await;
         Self { home, srv }
     }
 
-    fn path(&self, below: &str) -> PathBuf {
+    pub fn path(&self, below: &str) -> PathBuf {
         self.home.path().join(below)
     }
 

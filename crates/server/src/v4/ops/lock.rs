@@ -1,6 +1,6 @@
 //! LOCK (RFC 8881 18.10). A blocking lock is answered as the others are: the client asks again (9.6).
 
-use super::lock_common::{backend_range, denied, kind_of, wrong_type};
+use super::lock_common::{backend_range, denied, denied_beyond, kind_of, wrong_type};
 use crate::reaper::owner_bytes;
 use crate::v4::state_cx::Retry;
 use crate::v4::{OpCx, OpResult};
@@ -47,8 +47,16 @@ async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
     let (io, owner) = (IoRef { handle: &fh.handle, open: Some(&open.file) }, LockOwner(owner_bytes(plan.owner())));
     let (theirs, theirs_kind) = backend_range(range, kind);
     if let Err(e) = fh.backend().lock(&fh.user, io, &owner, theirs, theirs_kind).await {
-        // Somebody beyond this server holds it: who, is not known.
-        return Err(if e.kind() == ErrorKind::Locked { Status::DENIED } else { crate::errmap::status(&e) });
+        if e.kind() != ErrorKind::Locked {
+            return Err(crate::errmap::status(&e));
+        }
+        if claim == Claim::Reclaim {
+            // Somebody beyond this server took it while it was down (RFC 8881 8.4.2.1).
+            return Err(Status::RECLAIM_CONFLICT);
+        }
+        // Whose it is, is not known; where it is, perhaps.
+        let held = fh.backend().test_lock(&fh.user, io, &owner, theirs, theirs_kind).await.ok().flatten();
+        return Ok(LockRes::Denied(denied_beyond(held.unwrap_or((theirs, theirs_kind)))));
     }
     match plan.commit() {
         Ok(stateid) => {

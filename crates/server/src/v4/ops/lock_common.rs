@@ -37,6 +37,19 @@ pub(super) fn denied(held: &Held<OwnerKey>) -> LockDenied {
     }
 }
 
+/// A lock of somebody beyond this server: a local program. Its owner has no name in the protocol.
+pub(super) fn denied_beyond((range, kind): (LockRange, dhow_vfs::LockKind)) -> LockDenied {
+    LockDenied {
+        offset: range.offset,
+        length: range.len,
+        lock_type: match kind {
+            dhow_vfs::LockKind::Read => LockType::READ,
+            dhow_vfs::LockKind::Write => LockType::WRITE,
+        },
+        owner: StateOwner { client: Default::default(), owner: Default::default() },
+    }
+}
+
 /// The status for a current filehandle that is no regular file; `None` if it is one (RFC 8881 18.10.3).
 pub(super) async fn wrong_type(cx: &OpCx) -> Option<Status> {
     let fh = cx.current().ok()?;

@@ -1,14 +1,13 @@
 //! LOCKT (RFC 8881 18.11).
 
-use super::lock_common::{backend_range, denied, kind_of, wrong_type};
+use super::lock_common::{backend_range, denied, denied_beyond, kind_of, wrong_type};
 use crate::errmap::IntoStatus;
 use crate::reaper::owner_bytes;
 use crate::v4::state_cx::Retry;
 use crate::v4::{OpCx, OpResult};
-use dhow_proto::v4::ops::{LockDenied, LocktArgs, LocktRes};
-use dhow_proto::v4::{LockType, StateOwner};
+use dhow_proto::v4::ops::{LocktArgs, LocktRes};
 use dhow_state::{LockRefused, OwnerKey, Range};
-use dhow_vfs::{IoRef, LockKind, LockOwner};
+use dhow_vfs::{IoRef, LockOwner};
 
 pub(crate) async fn run(cx: &mut OpCx, args: LocktArgs) -> LocktRes {
     test(cx, args).await.unwrap_or_else(LocktRes::Err)
@@ -39,14 +38,6 @@ async fn test(cx: &mut OpCx, args: LocktArgs) -> OpResult<LocktRes> {
     let owner = LockOwner(owner_bytes(&owner));
     Ok(match fh.backend().test_lock(&fh.user, io, &owner, theirs, theirs_kind).await.or_status()? {
         None => LocktRes::Ok,
-        Some((range, kind)) => LocktRes::Denied(LockDenied {
-            offset: range.offset,
-            length: range.len,
-            lock_type: match kind {
-                LockKind::Read => LockType::READ,
-                LockKind::Write => LockType::WRITE,
-            },
-            owner: StateOwner { client: Default::default(), owner: Default::default() },
-        }),
+        Some(held) => LocktRes::Denied(denied_beyond(held)),
     })
 }

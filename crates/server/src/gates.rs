@@ -3,7 +3,7 @@
 //!
 //! A gate may be held across backend calls, which a mutex of the state may not. OPEN, OPEN_DOWNGRADE, CLOSE,
 //! LOCK, LOCKU and SETATTR pass the gate of their *file*; operations by name pass the gate of their *(directory, name)*
-//! first. READ and WRITE pass no gate, nor does the end of a client (ARCHITECTURE.md, rule 3).
+//! first. The end of a client passes the gates of the files it has open, one after the other. READ and WRITE pass none.
 //!
 //! Invariants:
 //! 1. Order: names before files; of two names (or two files) the smaller key first. So nobody waits in a circle.

@@ -1,7 +1,7 @@
 //! What time and ended leases do to state, and the carrying out of effects.
 //!
 //! One task ticks the state once a second. Retiring a client is a task of its own: it waits for the client's I/O, then
-//! removes the durable record, then frees the state (RFC 8881 8.4.3: in this order). If the record cannot be removed
+//! removes the durable record, then frees the state, file by file under the files' gates (RFC 8881 8.4.3: in this order). If the record cannot be removed
 //! the state stays, and the next tick tries again: nothing is granted on the strength of a removal that did not happen.
 
 use crate::exports::OpenToken;
@@ -10,8 +10,8 @@ use crate::shared::ServerShared;
 use crate::store::StableStore;
 use bytes::{BufMut, Bytes, BytesMut};
 use dhow_proto::v4::{ClientId, Status};
-use dhow_state::{Client, ClientOwnerId, ClientRecord, Effect, Effects, OwnerKey};
-use dhow_vfs::{Cx, IoRef, LockOwner, LockRange};
+use dhow_state::{Client, ClientOwnerId, ClientRecord, Effect, Effects, FileKey, OwnerKey, Retire};
+use dhow_vfs::{Cx, IoRef, LockOwner, LockRange, ObjectId};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,11 +119,37 @@ impl ServerShared {
                 return;
             }
         }
+        if !self.free_files(&retire).await {
+            tracing::debug!(client = ?retire.client(), "files are crowded; the rest of its state goes later");
+            return;
+        }
         tracing::debug!(client = ?retire.client(), "retired");
         let effects = retire.finish();
         for effect in effects {
             end_state(effect).await;
         }
+    }
+
+    /// Frees the state of a client file by file, under each file's gate: whoever passes it next finds both the state and
+    /// the backend's side free. Files whose gate is held are left for last and then waited for together, so that a stuck
+    /// one holds up nothing but itself. Whether all were freed.
+    async fn free_files(&self, retire: &Retire<'_, OpenToken>) -> bool {
+        let free = async |file: &FileKey, wait: Duration| {
+            let pass = self.gates.files.pass(&ObjectId::new(file.as_bytes()), wait).await;
+            let Ok(_pass) = pass else { return false };
+            for effect in retire.free(file) {
+                end_state(effect).await;
+            }
+            true
+        };
+        let mut crowded = Vec::new();
+        for file in retire.files() {
+            if !free(&file, Duration::ZERO).await {
+                crowded.push(file);
+            }
+        }
+        let waits = futures_util::future::join_all(crowded.iter().map(|file| free(file, GATE_WAIT)));
+        waits.await.into_iter().all(|freed| freed)
     }
 
     /// Retires a client whose state is in somebody's way, and waits for that, but not for ever.

@@ -92,14 +92,18 @@ impl<T: Clone + Send> LockPlan<'_, T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID (the open was closed meanwhile), DEADSESSION (the client is gone).
+    /// BAD_STATEID (the open was closed meanwhile), DELAY (it is being closed), DEADSESSION (the client is gone).
     pub fn commit(self) -> Result<Stateid, Status> {
         let mut guard = self.state.stripe(&self.file).lock();
         let stripe = &mut *guard;
         if self.client.is_dying() {
             return Err(Status::DEADSESSION);
         }
-        let open = stripe.opens.get_mut(&self.open).filter(|o| !o.closing).ok_or(Status::BAD_STATEID)?;
+        let open = stripe.opens.get_mut(&self.open).ok_or(Status::BAD_STATEID)?;
+        if open.closing {
+            // A CLOSE waits for I/O; it may yet give up.
+            return Err(Status::DELAY);
+        }
         let client = open.client.clone();
         let known =
             open.lock_states.iter().copied().find(|k| stripe.locks.get(k).is_some_and(|l| l.owner == self.owner));

@@ -54,7 +54,38 @@ impl<T: Clone + Send> Retire<'_, T> {
         keys
     }
 
-    /// Frees all state of the client.
+    /// The files that the client has open: their state can be freed one by one, each under whatever the caller holds
+    /// against other changes of that file.
+    pub fn files(&self) -> Vec<FileKey> {
+        let mut files: Vec<FileKey> = Vec::new();
+        for key in self.keys() {
+            if let Some(stripe) = self.state.stripe_of(&key)
+                && let Some(o) = stripe.lock().opens.get(&key)
+            {
+                files.push(o.file.clone());
+            }
+        }
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// Frees the client's state on one file. Its I/O must be waited for and its record forgotten.
+    pub fn free(&self, file: &FileKey) -> Effects<T> {
+        let mut effects = Vec::new();
+        let mut stripe = self.state.stripe(file).lock();
+        let own = |(owner, key): (&OwnerKey, &StateKey)| (owner.client == self.client.id()).then_some(*key);
+        let mut keys: Vec<_> =
+            stripe.files.get(file).map_or_else(Vec::new, |f| f.by_owner.iter().filter_map(own).collect());
+        keys.sort();
+        for key in keys {
+            let removed = stripe.remove_open(&key, &mut effects);
+            self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
+        }
+        effects
+    }
+
+    /// Frees all state that the client still has; it is gone afterwards.
     pub fn finish(self) -> Effects<T> {
         let mut effects = Vec::new();
         for key in self.keys() {

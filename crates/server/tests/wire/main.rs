@@ -10,6 +10,7 @@ mod common;
 mod compound;
 mod concurrency;
 mod copy;
+mod gates;
 mod handles;
 mod hostile;
 mod io;

@@ -33,14 +33,18 @@ async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
     let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
     let request = LockRequest { file: &key, locker, range, kind, claim };
     let server = cx.server.clone();
-    let _gate = cx.file_gate(&fh).await?;
     let mut retry = Retry::default();
-    let plan = loop {
+    let (plan, _gate) = loop {
+        let gate = cx.file_gate(&fh).await?;
         match server.state.plan_lock(&client, &request, server.now()) {
-            Ok(plan) => break plan,
+            Ok(plan) => break (plan, gate),
             Err(LockRefused::Status(status)) => return Err(status),
             Err(LockRefused::Denied(held)) => return Ok(LockRes::Denied(denied(&held))),
-            Err(LockRefused::Courtesy(id)) => retry.clear(&server, id).await?,
+            Err(LockRefused::Courtesy(id)) => {
+                // That client's end passes this gate too.
+                drop(gate);
+                retry.clear(&server, id).await?;
+            }
         }
     };
     let open = plan.open().clone();

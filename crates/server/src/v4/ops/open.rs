@@ -188,15 +188,19 @@ async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<Stateid> {
 async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid> {
     let Target { fh, made, truncate, .. } = target;
     let (server, client, key) = (&cx.server, cx.client()?, fh.key());
-    let _gate = cx.file_gate(fh).await?;
     let request =
         OpenRequest { file: &key, owner: &wish.owner, access: wish.access, deny: wish.deny, claim: wish.claim };
     let mut retry = Retry::default();
-    let plan = loop {
+    let (plan, _gate) = loop {
+        let gate = cx.file_gate(fh).await?;
         match server.state.plan_open(client, &request, server.now()) {
-            Ok(plan) => break plan,
+            Ok(plan) => break (plan, gate),
             Err(Refused::Status(status)) => return Err(status),
-            Err(Refused::Courtesy(id)) => retry.clear(server, id).await?,
+            Err(Refused::Courtesy(id)) => {
+                // That client's end passes this gate too.
+                drop(gate);
+                retry.clear(server, id).await?;
+            }
         }
     };
     let backend = fh.backend();

@@ -29,6 +29,8 @@ async fn set(cx: &OpCx, args: SetattrArgs) -> OpResult<Bitmap> {
     if set.size.is_some_and(|size| size > fh.backend().caps().max_file_size) {
         return Err(Status::FBIG);
     }
+    // Once before the gate, so that clients whose lease has ended are out of the way: their end passes the gate too.
+    drop(stateid::grant(cx, fh, args.stateid, IoKind::Write).await?);
     let _pass = cx.file_gate(fh).await?;
     let grant = stateid::grant(cx, fh, args.stateid, IoKind::Write).await?;
     let done = fh.backend().setattr(&fh.user, &fh.handle, grant.io().open, &set).await.or_status()?;

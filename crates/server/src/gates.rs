@@ -1,18 +1,20 @@
-//! Gates: FIFO queues in front of an object or a name, for operations that must not overlap but have to wait for the
-//! backend in between.
+//! Gates: FIFO queues in front of a file, for operations that must not overlap but have to wait for the backend in
+//! between; and the locks of names in directories.
 //!
-//! A gate may be held across backend calls, which a mutex of the state may not. OPEN, OPEN_DOWNGRADE, CLOSE,
-//! LOCK, LOCKU and SETATTR pass the gate of their *file*; operations by name pass the gate of their *(directory, name)*
-//! first. The end of a client passes the gates of the files it has open, one after the other. READ and WRITE pass none.
+//! Both may be held across backend calls, which a mutex of the state may not. OPEN, OPEN_DOWNGRADE, CLOSE,
+//! LOCK, LOCKU and SETATTR pass the gate of their *file*; updates by name hold the locks of their *names* (the rules
+//! are those of `dhow_dirlock`, the operations' side is `v4/name_locks.rs`). The end of a client passes the gates of the
+//! files it has open, one after the other. READ and WRITE pass none.
 //!
-//! Invariants:
-//! 1. Order: names before files; of two names (or two files) the smaller key first. So nobody waits in a circle.
+//! Invariants of gates:
+//! 1. Order: whoever waits at the gate of a file holds no lock of a name and no other gate. So nobody waits in a circle.
 //! 2. The wait is bounded: after it the caller answers DELAY, so a stuck backend call costs its own callers only.
 //! 3. A gate exists while somebody holds it or waits for it; nothing is kept for idle objects.
 //! 4. First come, first served: tokio's mutex is fair.
 
 use bytes::Bytes;
-use dhow_vfs::{Name, ObjectId};
+use dhow_dirlock::{DirLocks, Held, Key};
+use dhow_vfs::{FsId, ObjectId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -93,47 +95,23 @@ impl<K: Hash + Eq> Drop for Pass<K> {
     }
 }
 
-/// Key of a name's gate.
-pub(crate) type NameKey = (ObjectId, Bytes);
+/// The locks of all names: by directory, name and filesystem.
+pub(crate) type NameLocks = DirLocks<ObjectId, Bytes, FsId>;
+
+/// What an update of names holds.
+pub(crate) type HeldNames = Held<Key<ObjectId, Bytes, FsId>>;
 
 /// All gates of a server.
 pub(crate) struct AllGates {
     /// By file.
     pub files: Gates<ObjectId>,
     /// By directory and name.
-    pub names: Gates<NameKey>,
+    pub names: NameLocks,
 }
 
 impl AllGates {
     pub fn new() -> Self {
-        Self { files: Gates::new(), names: Gates::new() }
-    }
-
-    /// Passes the gate of one name.
-    ///
-    /// # Errors
-    /// [`Crowded`].
-    pub async fn name(&self, dir: &ObjectId, name: &Name) -> Result<Pass<NameKey>, Crowded> {
-        self.names.pass(&name_key(dir, name), GATE_WAIT).await
-    }
-
-    /// Passes the gates of two names, in the order of invariant 1; one gate if they are the same.
-    ///
-    /// # Errors
-    /// [`Crowded`].
-    pub async fn two_names(
-        &self,
-        a: (&ObjectId, &Name),
-        b: (&ObjectId, &Name),
-    ) -> Result<(Pass<NameKey>, Option<Pass<NameKey>>), Crowded> {
-        let (a, b) = (name_key(a.0, a.1), name_key(b.0, b.1));
-        if a == b {
-            return Ok((self.names.pass(&a, GATE_WAIT).await?, None));
-        }
-        let (first, second) = if a < b { (a, b) } else { (b, a) };
-        let first = self.names.pass(&first, GATE_WAIT).await?;
-        let second = self.names.pass(&second, GATE_WAIT).await?;
-        Ok((first, Some(second)))
+        Self { files: Gates::new(), names: NameLocks::new() }
     }
 
     /// Passes the gate of a file.
@@ -143,10 +121,6 @@ impl AllGates {
     pub async fn file(&self, object: &ObjectId) -> Result<Pass<ObjectId>, Crowded> {
         self.files.pass(object, GATE_WAIT).await
     }
-}
-
-fn name_key(dir: &ObjectId, name: &Name) -> NameKey {
-    (dir.clone(), Bytes::copy_from_slice(name.as_bytes()))
 }
 
 #[cfg(test)]
@@ -203,26 +177,5 @@ mod tests {
         drop(held);
         assert_eq!(gates.len(), 0);
         let _again = gates.pass(&1, Duration::ZERO).await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn two_names_never_lock_in_a_circle() {
-        let gates = Arc::new(AllGates::new());
-        let dir = ObjectId::new(b"d");
-        let (a, b) = (Name::new("a".into()).unwrap(), Name::new("b".into()).unwrap());
-        let mut tasks = Vec::new();
-        for i in 0..100 {
-            let (gates, dir, a, b) = (gates.clone(), dir.clone(), a.clone(), b.clone());
-            tasks.push(tokio::spawn(async move {
-                let (x, y) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
-                let _both = gates.two_names((&dir, x), (&dir, y)).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }));
-        }
-        for t in tasks {
-            t.await.unwrap();
-        }
-        let (_one, none) = gates.two_names((&dir, &a), (&dir, &a)).await.unwrap();
-        assert!(none.is_none());
     }
 }

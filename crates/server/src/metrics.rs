@@ -69,6 +69,10 @@ pub struct ServerMetrics {
     pub bad_handles: AtomicU64,
     /// Uses of an export refused by client network or port.
     pub export_refusals: AtomicU64,
+    /// Times an update had to wait for another one of the same name, or of a directory as a whole.
+    pub name_waits: AtomicU64,
+    /// Of those, waits that ended in DELAY: they took too long, or the client was gone.
+    pub name_wait_ends: AtomicU64,
     /// Of copies between servers.
     pub inter: InterMetrics,
 }
@@ -89,6 +93,8 @@ impl Default for ServerMetrics {
             panics: AtomicU64::new(0),
             bad_handles: AtomicU64::new(0),
             export_refusals: AtomicU64::new(0),
+            name_waits: AtomicU64::new(0),
+            name_wait_ends: AtomicU64::new(0),
             inter: InterMetrics::default(),
         }
     }

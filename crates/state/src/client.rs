@@ -4,6 +4,7 @@
 //! is *courteous*: kept, but in nobody's way), *dying* (being retired: no new request, no new state; its state still
 //! counts in conflict checks until it is gone), gone. *Dying* is never left but for *gone*.
 
+use crate::ending::Ending;
 use crate::ids::StateKey;
 use crate::types::{ClientId, ClientOwnerId, ClientRecord, Principal, Time, Verifier};
 use parking_lot::Mutex;
@@ -100,6 +101,8 @@ pub struct Client {
     pub(crate) notifies: AtomicUsize,
     /// Opens of this client, for the retire. Leaf lock: taken while a stripe is held.
     pub(crate) states: Mutex<HashSet<StateKey>>,
+    /// Who waits for its end.
+    pub(crate) ending: Ending,
 }
 
 impl Client {
@@ -128,6 +131,7 @@ impl Client {
             copies: AtomicUsize::new(0),
             notifies: AtomicUsize::new(0),
             states: Mutex::new(HashSet::new()),
+            ending: Ending::default(),
         };
         client.lease.renew(now + lease_time);
         client
@@ -203,11 +207,19 @@ impl Client {
     }
 
     pub(crate) fn kill_if_expired(&self, now: Time) -> bool {
-        self.lease.kill(now, false)
+        self.told(self.lease.kill(now, false))
     }
 
     pub(crate) fn kill(&self, now: Time) -> bool {
-        self.lease.kill(now, true)
+        self.told(self.lease.kill(now, true))
+    }
+
+    /// Tells those who wait for its end.
+    fn told(&self, dying: bool) -> bool {
+        if dying {
+            self.ending.wake();
+        }
+        dying
     }
 
     /// Counts ranges and lock states that came and went.

@@ -16,6 +16,7 @@
 //! | [`copies`](CopyTicket) | asynchronous copies | one mutex |
 //! | `grace` | who may reclaim | one mutex |
 //! | [`retire`](Retire) | the end of a client | none of its own |
+//! | [`ending`](End) | who waits for that | a leaf mutex of the client |
 //!
 //! Lock order: clients, then session map shard, then session; grace and the connection table are taken last. A stripe
 //! is never taken together with any of those, nor two of one kind; a client's list of opens is taken under a stripe.
@@ -34,6 +35,7 @@ mod backchannel;
 mod client;
 mod clients;
 mod copies;
+mod ending;
 mod file;
 mod grace;
 mod ids;
@@ -54,6 +56,7 @@ pub use backchannel::{CbToken, CbUnavailable};
 pub use client::Client;
 pub use clients::{CreatedSession, ExchangeId, ExchangedId};
 pub use copies::{CopyStatus, CopyTicket};
+pub use ending::End;
 pub use ids::Identity;
 pub use io::{Drain, IoToken};
 pub use limits::{HitCount, LimitHits, Limits};

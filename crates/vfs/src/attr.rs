@@ -29,7 +29,7 @@ pub enum FileKind {
 }
 
 /// Identifies a filesystem to clients (RFC 8881 5.8.1.9). Stable across restarts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FsId {
     /// Major part.
     pub major: u64,

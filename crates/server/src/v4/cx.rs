@@ -4,13 +4,13 @@ use crate::conn::ConnCx;
 use crate::cred::{Barred, Caller};
 use crate::exports::Export;
 use crate::fh::Place;
-use crate::gates::{NameKey, Pass};
+use crate::gates::Pass;
 use crate::metrics::count;
 use crate::shared::ServerShared;
 use bytes::Bytes;
 use dhow_proto::v4::{OpNum, Stateid, Status};
 use dhow_state::{Client, ConnId, FileKey, SlotToken};
-use dhow_vfs::{Backend, Cx, Handle, Name, ObjectId};
+use dhow_vfs::{Backend, Cx, Handle, ObjectId};
 use std::sync::Arc;
 
 /// A filehandle with what is needed to use it. Cheap to clone.
@@ -273,29 +273,7 @@ impl OpCx {
         self.server.handles.encode(place, handle).into()
     }
 
-    /// Passes the gate of a name in a directory: updates of one name follow each other, those of different names never
-    /// wait for one another.
-    ///
-    /// # Errors
-    /// DELAY after a bounded wait.
-    pub async fn name_gate(&self, dir: &Fh, name: &Name) -> Result<Pass<NameKey>, Status> {
-        self.server.gates.name(&dir.object(), name).await.map_err(|_| Status::DELAY)
-    }
-
-    /// Passes the gates of two names, in an order that cannot lock in a circle.
-    ///
-    /// # Errors
-    /// DELAY after a bounded wait.
-    pub async fn name_gates(
-        &self,
-        a: (&Fh, &Name),
-        b: (&Fh, &Name),
-    ) -> Result<(Pass<NameKey>, Option<Pass<NameKey>>), Status> {
-        let both = self.server.gates.two_names((&a.0.object(), a.1), (&b.0.object(), b.1)).await;
-        both.map_err(|_| Status::DELAY)
-    }
-
-    /// Passes the gate of a file. Taken after that of a name, never before.
+    /// Passes the gate of a file. Whoever waits for it holds no lock of a name.
     ///
     /// # Errors
     /// DELAY after a bounded wait.

@@ -5,10 +5,12 @@
 //!   session.
 //! * [`ops`]: one operation, one file. Each has one function `run(cx, args) -> result`, with argument and result types
 //!   of `dhow_proto::v4::ops`. To add one: write the file, add a line to the dispatch in `compound.rs`.
+//! * [`name_locks`]: what operations that change names hold meanwhile.
 //! * [`state_cx`]: what operations on opens and locks share; [`stateid`]: from a stateid to the right to read or write.
 
 pub(crate) mod compound;
 pub(crate) mod cx;
+pub(crate) mod name_locks;
 pub(crate) mod ops;
 pub(crate) mod state_cx;
 pub(crate) mod stateid;

@@ -17,6 +17,7 @@ mod io;
 mod limits;
 mod local_locks;
 mod locks;
+mod namelocks;
 mod names;
 mod opens;
 mod readdir;

@@ -27,7 +27,7 @@ pub(crate) async fn run(cx: &mut OpCx, args: CreateArgs) -> OpResult<CreateOk> {
         return Err(Status::INVAL);
     }
     walk::not_covered(cx, dir, &name, Status::EXIST)?;
-    let _pass = cx.name_gate(dir, &name).await?;
+    let _name = cx.lock_name(dir, &name).await?;
     let made = dir.backend().make(&dir.user, &dir.handle, &name, &what, &set).await.or_status()?;
     let attrset = attrs::applied(&args.attrs.mask, &made.applied);
     let fh = dir.sibling(made.node.handle);

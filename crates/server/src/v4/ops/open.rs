@@ -133,7 +133,7 @@ async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<
     if !unchecked {
         walk::not_covered(cx, &dir, &name, Status::EXIST)?;
     }
-    let _pass = cx.name_gate(&dir, &name).await?;
+    let _name = cx.lock_name(&dir, &name).await?;
     for _ in 0..TRIES {
         // What is there, for UNCHECKED; the other modes learn it from the create itself.
         if unchecked {

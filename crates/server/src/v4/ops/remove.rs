@@ -12,7 +12,7 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
     let dir = cx.current()?;
     let name = Name::new(args.target).or_status()?;
     walk::not_covered(cx, dir, &name, Status::FILE_OPEN)?;
-    let _pass = cx.name_gate(dir, &name).await?;
+    let _names = cx.lock_removal(dir, &name).await?;
     let removed = dir.backend().remove(&dir.user, &dir.handle, &name).await.or_status()?;
     Ok(RemoveOk { cinfo: change_info(removed.change) })
 }

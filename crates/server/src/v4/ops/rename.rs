@@ -13,7 +13,7 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
     walk::same_filesystem(from, to)?;
     walk::not_covered(cx, from, &old, Status::FILE_OPEN)?;
     walk::not_covered(cx, to, &new, Status::EXIST)?;
-    let _passes = cx.name_gates((from, &old), (to, &new)).await?;
+    let _names = cx.lock_rename((from, &old), (to, &new)).await?;
     let done = to.backend().rename(&to.user, &from.handle, &old, &to.handle, &new).await;
     // A file over a directory is EXIST (18.26.3); RENAME has no ISDIR.
     let done = match done {

@@ -6,6 +6,7 @@
 #   LAB_SERVER  dhow (beside the guest), inside, knfsd
 #   LAB_VERS    the version to mount with
 #   LAB_FS      what the served files lie on
+#   LAB_LONG    not empty: much work (`cargo xtask lab --long`)
 . /share/guest-lib.sh
 . /share/server-lib.sh
 
@@ -55,6 +56,8 @@ finish() {
     [ "$failures" = 0 ]
     exit
 }
+# amount SHORT LONG: the first in the gate, the second with --long.
+amount() { if [ "${LAB_LONG:-}" ]; then echo "$2"; else echo "$1"; fi; }
 # without NAME COMMAND...: a step without which the rest makes no sense.
 need() { local before=$failures; check "$@"; [ "$failures" = "$before" ] || finish; }
 
@@ -115,6 +118,25 @@ server() {
         sleep 0.05
     done
     echo "no answer from the server's side"; return 1
+}
+
+# restart [SIGNAL]: ends the server and starts it again.
+restart() { server "server_stop ${1:-KILL}; server_start"; }
+# shaken N COMMAND...: runs it, under set -e where it is a function, while the server is killed and ended by
+# SIGTERM in turns and started again, N times or until the work is done. Work that was over before the first
+# time has shown nothing and fails.
+shaken() {
+    local times=$1 n=0 rc=0 work signal; shift
+    ( set -e; "$@" ) 7<&- 8<&- & work=$!
+    sleep 1
+    while [ "$n" -lt "$times" ] && kill -0 $work 2>/dev/null; do
+        n=$((n + 1)) signal=KILL; [ $((n % 2)) = 1 ] || signal=TERM
+        restart $signal || { echo "the server did not come back"; return 1; }
+        sleep 2
+    done
+    wait $work || rc=$?
+    echo "restarted $n times"
+    [ $rc = 0 ] && at_least 1 $n "restarts while it ran"
 }
 
 # mnt EXPORT DIR [OPTIONS]

@@ -4,7 +4,6 @@
 # timeout: 300
 . /share/scenario-lib.sh
 begin
-restart() { server "server_stop ${1:-KILL}; server_start"; }
 
 need "client a mounts" client a 3
 need "client b mounts" client b 4

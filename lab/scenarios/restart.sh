@@ -6,7 +6,6 @@
 begin
 m=/mnt/data
 need "mount" mnt /data $m
-restart() { server "server_stop ${1:-KILL}; server_start"; }
 
 mkdir -p $m/a/b/c; for ((n = 0; n < 50; n++)); do echo "file $n" >$m/a/b/c/$n; done
 head -c 8M /dev/urandom >/tmp/big; cp /tmp/big $m/big; sync

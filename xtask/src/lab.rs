@@ -19,6 +19,12 @@ use verdict::{Known, Tally};
 /// Longest that making the guest's root file system (and unpacking a kernel) may take.
 const BUILD_SECONDS: &str = "900";
 
+/// Programs of the client library that scenarios run.
+const EXAMPLES: [&str; 2] = ["conformance", "ledger"];
+
+/// How much more time a scenario has with `--long`.
+const LONGER: u32 = 8;
+
 /// Where the server under test runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Server {
@@ -45,6 +51,7 @@ impl Server {
 #[derive(Debug, Default)]
 pub struct Options {
     list: bool,
+    long: bool,
     server: Server,
     jobs: usize,
     keep: Option<PathBuf>,
@@ -64,6 +71,7 @@ impl Options {
             let mut value = || args.next().with_context(|| format!("{arg} wants a value"));
             match arg.as_str() {
                 "--list" => options.list = true,
+                "--long" => options.long = true,
                 "--jobs" => options.jobs = value()?.parse().context("--jobs wants a number")?,
                 "--keep" => options.keep = Some(PathBuf::from(value()?)),
                 "--binary" => options.binary = Some(PathBuf::from(value()?)),
@@ -143,7 +151,9 @@ pub fn build_binary(root: &Path) -> Result<bool> {
         let args = [&["build", "--release"], args].concat();
         Ok(Command::new("cargo").current_dir(root).args(args).status().context("cargo build")?.success())
     };
-    Ok(build(&["--package", "dhow"])? && build(&["--package", "dhow-client", "--example", "conformance"])?)
+    let examples = EXAMPLES.iter().flat_map(|name| ["--example", *name]);
+    let examples: Vec<&str> = ["--package", "dhow-client"].into_iter().chain(examples).collect();
+    Ok(build(&["--package", "dhow"])? && build(&examples)?)
 }
 
 fn target_dir(root: &Path) -> PathBuf {
@@ -257,10 +267,12 @@ impl Work {
         let binary = share.join("dhow");
         if let Some(built) = built {
             fs::copy(built, &binary).with_context(|| built.display().to_string())?;
-            // The round of the client library lies beside it, if it was built.
-            let round = built.with_file_name("examples").join("conformance");
-            if round.exists() {
-                fs::copy(&round, share.join("conformance")).with_context(|| round.display().to_string())?;
+            // The programs of the client library lie beside it, if they were built.
+            for name in EXAMPLES {
+                let program = built.with_file_name("examples").join(name);
+                if program.exists() {
+                    fs::copy(&program, share.join(name)).with_context(|| program.display().to_string())?;
+                }
             }
         }
         lend_git(&share.join("git"))?;
@@ -311,11 +323,17 @@ impl Work {
             fs::create_dir_all(folder.join(sub)).with_context(|| folder.display().to_string())?;
         }
         let server = plan.place(options.server);
-        let beside = if server == Server::Beside && plan.scenario.serves { "serve" } else { "idle" };
+        let beside = match plan.scenario {
+            s if s.outside => "outside",
+            s if s.serves && server == Server::Beside => "serve",
+            _ => "idle",
+        };
         let server_log = folder.join("server.log");
         let started = Instant::now();
+        let long = if options.long { "1" } else { "" };
+        let seconds = plan.scenario.timeout * if options.long { LONGER } else { 1 };
         let mut child = Command::new(root.join("lab/vm-run"))
-            .args(["--timeout", &plan.scenario.timeout.to_string(), "--mem", &plan.scenario.mem])
+            .args(["--timeout", &seconds.to_string(), "--mem", &plan.scenario.mem])
             .arg("--share")
             .arg(self.dir.join("share"))
             .arg("--out")
@@ -323,9 +341,10 @@ impl Work {
             .args(["--beside", &format!("exec bash '{}/lab/beside' {beside}", root.display()), "--beside-log"])
             .arg(&server_log)
             .args(["--", "env", &format!("LAB_SERVER={}", server.name()), &format!("LAB_VERS={}", plan.version())])
-            .args([&format!("LAB_FS={}", plan.fs()), "bash"])
+            .args([&format!("LAB_FS={}", plan.fs()), &format!("LAB_LONG={long}"), "bash"])
             .arg(format!("/share/scenarios/{}.sh", plan.scenario.name))
             .env("LAB_FS", plan.fs())
+            .env("LAB_LONG", long)
             .env("LAB_BASE", folder.join("base"))
             .env("LAB_OUT", folder.join("out"))
             .env("LAB_SHARE", self.dir.join("share"))

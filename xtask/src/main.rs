@@ -23,10 +23,11 @@ cargo xtask check [--fast] [--no-lab] [--only STEP]...
       --only STEP  this step alone (repeat for more)
     Steps: STEPS
 
-cargo xtask lab [--list] [--server dhow|inside|knfsd] [--jobs N] [--keep DIR] [--binary FILE]
-                [SCENARIO[@RUN]]...
+cargo xtask lab [--list] [--long] [--server dhow|inside|knfsd] [--jobs N] [--keep DIR]
+                [--binary FILE] [SCENARIO[@RUN]]...
     Boots Linux guests and runs lab/scenarios/*.sh in them, all that apply or those named.
       --list       the scenarios with their titles, without running any
+      --long       more work, more crashes: minutes for each run instead of seconds
       --server S   who serves: dhow (the default: `dhow serve` on this machine beside the guest),
                    inside (`dhow serve` within the guest), knfsd (the kernel's server within the
                    guest, to see what a check says of it)

@@ -242,8 +242,9 @@ impl Inner {
                 return Some(Err(e));
             }
             let state = inner.state.lock();
-            let over = state.table.epoch() != session.epoch || (!internal && !state.recovery.is_ready());
-            over.then_some(Ok(None))
+            let recovery = &state.recovery;
+            let usable = if internal { recovery.holds(session.epoch) } else { recovery.is_ready() };
+            (state.table.epoch() != session.epoch || !usable).then_some(Ok(None))
         })
         .await
     }

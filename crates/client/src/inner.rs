@@ -248,7 +248,8 @@ impl Inner {
             if let Some(e) = &state.failed {
                 return Err(e.clone());
             }
-            if state.table.epoch() != epoch || !(internal || state.recovery.is_ready()) {
+            let usable = if internal { state.recovery.holds(epoch) } else { state.recovery.is_ready() };
+            if state.table.epoch() != epoch || !usable {
                 return Ok(None);
             }
             // Those who came before are served first.

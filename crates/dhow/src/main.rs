@@ -11,7 +11,6 @@ mod export;
 mod files;
 mod ls;
 mod output;
-mod people;
 mod place;
 mod probe;
 mod serve;

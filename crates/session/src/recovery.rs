@@ -127,6 +127,13 @@ impl Recovery {
         self.phase == Phase::Ready
     }
 
+    /// Whether the session of `epoch` is the present one and not known to be lost: requests of the recovery itself
+    /// may be sent in it. Once it is lost they must end, since nothing but the recovery, which waits for them, makes
+    /// another.
+    pub fn holds(&self, epoch: Epoch) -> bool {
+        epoch == self.epoch && matches!(self.phase, Phase::Ready | Phase::Reclaiming | Phase::Completing)
+    }
+
     /// EXCHANGE_ID was answered.
     pub fn exchanged(&mut self, answer: Result<ClientIdentity, Status>) -> After {
         if self.phase != Phase::NoClient {
@@ -241,7 +248,7 @@ impl Recovery {
 
     fn fall_back(&mut self, epoch: Epoch, to: Phase) -> bool {
         // During Reclaiming and Completing requests of the recovery itself are under way, and may learn of a loss.
-        let current = epoch == self.epoch && matches!(self.phase, Phase::Ready | Phase::Reclaiming | Phase::Completing);
+        let current = self.holds(epoch);
         if current {
             self.phase = to;
         }

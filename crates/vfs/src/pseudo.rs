@@ -89,7 +89,6 @@ impl Pseudo {
             }
         }
         let caps = Caps {
-            acls: false,
             read_only: true,
             links: true,
             symlinks: true,

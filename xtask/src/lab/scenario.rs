@@ -26,6 +26,8 @@ pub struct Scenario {
     pub serves: bool,
     /// `# client: yes` where dhow's client commands are run.
     pub client: bool,
+    /// `# outside: yes` where the script has a part that runs beside the guest, which holds the server.
+    pub outside: bool,
 }
 
 /// One guest to boot.
@@ -104,12 +106,14 @@ fn parse(name: String, text: &str) -> Result<Scenario> {
     let mem = take("mem").unwrap_or("1G").to_owned();
     let serves = take("serves") != Some("no");
     let client = take("client") == Some("yes");
-    take("prepares"); // for the scripts
+    let outside = take("outside") == Some("yes");
+    take("prepares"); // these are for the scripts
+    take("lease");
     if let Some(key) = head.keys().find(|key| key.chars().all(|c| c.is_ascii_lowercase())) {
         bail!("'# {key}:' is not known");
     }
     ensure!(!runs.is_empty(), "'# runs:' is empty");
-    Ok(Scenario { name, title, runs, timeout, mem, serves, client })
+    Ok(Scenario { name, title, runs, timeout, mem, serves, client, outside })
 }
 
 /// The runs of the scenarios named (`NAME` or `NAME@RUN`), or all.

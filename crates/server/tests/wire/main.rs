@@ -3,7 +3,6 @@
 // A helper outside of a test function is as much a test as the function.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-mod acls;
 mod attrs;
 mod backchannel;
 mod chaos;
@@ -14,7 +13,6 @@ mod copy;
 mod gates;
 mod handles;
 mod hostile;
-mod ids;
 mod io;
 mod limits;
 mod local_locks;

@@ -236,3 +236,23 @@ proptest! {
         prop_assert_eq!(state_for, r.clientid());
     }
 }
+
+/// The server restarts again while requests of the recovery are under way: they must learn that their session is gone,
+/// for nothing else ends them (RFC 8881 section 8.4.2.1).
+#[test]
+fn what_the_recovery_sends_ends_with_its_session() {
+    for to_complete in [false, true] {
+        let mut r = ready();
+        r.client_lost(Epoch(1));
+        assert!(!r.holds(Epoch(1)));
+        r.exchanged(identity(8, 5, false));
+        assert!(!r.holds(Epoch(1)));
+        r.created(Ok(()));
+        if to_complete {
+            r.reclaimed();
+        }
+        assert!(r.holds(Epoch(2)) && !r.holds(Epoch(1)), "its own requests may be sent");
+        assert!(r.session_lost(Epoch(2)), "the connection could not be bound: BADSESSION");
+        assert!(!r.holds(Epoch(2)));
+    }
+}

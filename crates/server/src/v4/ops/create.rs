@@ -22,8 +22,7 @@ pub(crate) async fn run(cx: &mut OpCx, args: CreateArgs) -> OpResult<CreateOk> {
         CreateType::Other(_) => return Err(Status::BADTYPE),
     };
     let name = Name::new(args.name).or_status()?;
-    let purpose = if matches!(what, Make::Directory) { SetFor::CreateDirectory } else { SetFor::Create };
-    let mut set = attrs::to_set(&cx.server, &dir.export, cx.minor, &args.attrs, purpose).await?;
+    let mut set = attrs::to_set(&dir.export, cx.minor, &args.attrs, SetFor::Create)?;
     if set.size.take().is_some() {
         return Err(Status::INVAL);
     }

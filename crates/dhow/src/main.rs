@@ -11,6 +11,7 @@ mod export;
 mod files;
 mod ls;
 mod output;
+mod people;
 mod place;
 mod probe;
 mod serve;

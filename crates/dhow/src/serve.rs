@@ -272,6 +272,16 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     let mut settings = config.server;
     fit_descriptors(&mut settings, dhow_sys::proc::raise_nofile_limit(OPEN_FILES));
     settings.copy.inter.connector = Some(Arc::new(dhow_partner::ClientConnector::default()));
+    match (settings.owner_names, &settings.ids.domain) {
+        (true, None) => {
+            return Err(Failure::usage(
+                "ids.owners = \"names\" needs a domain: set ids.domain to what your clients use",
+            ));
+        }
+        (true, Some(_)) => {}
+        (false, _) => settings.ids.domain = None,
+    }
+    settings.ids.service = Some(Arc::new(crate::people::SystemPeople));
     for key in crate::settings::KEYS {
         tracing::debug!(setting = key.name, value = (key.shown)(&settings));
     }
@@ -281,6 +291,7 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
         limits: settings.server,
         state: settings.state,
         copy: settings.copy,
+        ids: settings.ids,
         identity,
         store,
     };

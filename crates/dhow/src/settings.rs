@@ -2,7 +2,7 @@
 
 use crate::value::{Value, Wrong};
 use dhow_server::copy::{CheckDestination, CommitPolicy, CopyConfig};
-use dhow_server::{NetMatch, ServerLimits};
+use dhow_server::{IdConfig, NetMatch, ServerLimits};
 use dhow_state::Limits;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -17,6 +17,10 @@ pub struct Settings {
     pub state: Limits,
     /// How copies are done.
     pub copy: CopyConfig,
+    /// Names of users and groups. The domain counts only with `owner_names`.
+    pub ids: IdConfig,
+    /// Owners are shown and taken by name.
+    pub owner_names: bool,
 }
 
 /// A setting.
@@ -89,6 +93,9 @@ const CHECK: &[(&str, CheckDestination)] =
 
 /// Words for what is off unless it is wanted.
 const SWITCH: &[(&str, bool)] = &[("off", false), ("on", true)];
+
+/// How owners are shown.
+const OWNERS: &[(&str, bool)] = &[("numbers", false), ("names", true)];
 
 /// The word for a value, as the file would have it.
 fn word<T: PartialEq>(words: &[(&str, T)], value: T) -> String {
@@ -192,6 +199,38 @@ pub const KEYS: &[Key] = &[
     number!("copy.max_per_client", state.copies_per_client, 0..=100_000),
     number!("copy.max_total", state.copies, 0..=100_000),
     number!("copy.max_finished_per_client", state.finished_copies_per_client, 1..=100_000),
+    Key {
+        name: "ids.owners",
+        set: |s, v| {
+            s.owner_names = v.one_of(OWNERS)?;
+            Ok(())
+        },
+        shown: |s| word(OWNERS, s.owner_names),
+    },
+    Key {
+        name: "ids.domain",
+        set: |s, v| {
+            let domain = v.text()?;
+            if domain.is_empty() || domain.len() > 255 || domain.contains(|c: char| c == '@' || !c.is_ascii_graphic()) {
+                return Err("must be a domain name, for example \"example.net\"".into());
+            }
+            s.ids.domain = Some(domain.to_owned());
+            Ok(())
+        },
+        shown: |s| s.ids.domain.as_ref().map_or_else(|| "none".to_owned(), |d| format!("\"{d}\"")),
+    },
+    Key {
+        name: "ids.lookup_groups",
+        set: |s, v| {
+            s.ids.lookup_groups = v.boolean()?;
+            Ok(())
+        },
+        shown: |s| s.ids.lookup_groups.to_string(),
+    },
+    time!("ids.keep", ids.keep, ANY_TIME),
+    time!("ids.keep_unknown", ids.keep_unknown, ANY_TIME),
+    time!("ids.patience", ids.patience, Duration::from_millis(100)..=Duration::from_secs(60)),
+    number!("ids.entries", ids.entries, 16..=10_000_000),
     number!("limits.connections", server.connections, 1..=1_000_000),
     number!("limits.calls_per_connection", server.calls_per_connection, 1..=65_536),
     size!("limits.max_io", server.max_io, 64 * KIB..=4 * MIB),

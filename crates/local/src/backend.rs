@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use dhow_vfs::{
-    Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind, FsStat,
-    Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow, PageLimit,
-    ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written, XattrSet,
+    Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
+    FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow,
+    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
+    XattrSet,
 };
 
 use crate::inner::{Inner, Place, Report};
@@ -470,6 +471,11 @@ impl Backend for Local {
     async fn statfs(&self, _cx: &Cx, handle: &Handle) -> Result<FsStat> {
         let inode = self.inner.inode(handle).await?;
         self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.statfs(&inode)).await
+    }
+
+    async fn acl(&self, _cx: &Cx, handle: &Handle) -> Result<AclSet> {
+        let inode = self.inner.inode(handle).await?;
+        self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.acl(&inode)).await
     }
 
     async fn getxattr(&self, cx: &Cx, handle: &Handle, name: &[u8]) -> Result<Bytes> {

@@ -353,6 +353,7 @@ fn probe_caps(options: &Options, fs: &Filesystem) -> Caps {
         symlinks: true,
         special: true,
         xattrs,
+        acls: crate::acl::supported(&fs.root),
         clone,
         clone_block: if clone { fs.block } else { 0 },
         sparse: true,

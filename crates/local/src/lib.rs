@@ -11,6 +11,7 @@
 //! | `resolve` | how a handle becomes an object |
 //! | `hints` | finding objects again without the privilege to open by handle |
 //! | `attr`, `setattr` | attributes |
+//! | `acl` | access control lists in the kernel's form |
 //! | `rights` | what users may do, asked once and remembered |
 //! | `names` | everything that happens to a name in a directory |
 //! | `readdir` | listing |
@@ -60,6 +61,7 @@
 //! directory and, where needed, of the object, shared by all who wait at the time. A failed fsync changes the write
 //! verifier. A file with unstable data is kept open until a COMMIT succeeds, so that no write error is lost.
 
+mod acl;
 mod attr;
 mod backend;
 mod error;

@@ -164,7 +164,7 @@ impl Inner {
     fn new_mode(&self, dir: &Inode, set: &SetAttr, default: u32) -> u32 {
         let mode = set.mode.unwrap_or(default) & 0o7777;
         match set.umask {
-            Some(umask) if xattr::get(&dir.path, b"system.posix_acl_default").is_err() => mode & !(umask & 0o777),
+            Some(umask) if xattr::get(&dir.path, crate::acl::DEFAULT).is_err() => mode & !(umask & 0o777),
             _ => mode,
         }
     }

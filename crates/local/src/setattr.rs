@@ -1,4 +1,4 @@
-//! Setting attributes, in the order size, owner, mode, times.
+//! Setting attributes, in the order size, owner, mode, access control lists, times.
 
 use std::sync::Arc;
 
@@ -53,6 +53,11 @@ impl Inner {
             self.as_user(user, || node::chmod(&inode.path, mode).map_err(sys))?;
             inode.changed();
             (applied.mode, applied.mode_mask) = (set.mode, set.mode_mask);
+        }
+        if let Some(acl) = &set.acl {
+            self.set_acl(user, inode, acl)?;
+            inode.changed();
+            applied.acl = set.acl.clone();
         }
         if set.atime.is_some() || set.mtime.is_some() {
             self.set_times(user, inode, stat.uid, set)?;
@@ -115,6 +120,10 @@ impl Inner {
                 self.as_user(user, || node::chmod(&inode.path, now | special).map_err(sys))?;
             }
         }
+        if let Some(acl) = &set.acl {
+            self.set_acl(user, inode, acl)?;
+            applied.acl = set.acl.clone();
+        }
         if let Some(size) = set.size
             && inode.kind == FileKind::Regular
         {
@@ -135,7 +144,8 @@ impl Inner {
 
 /// Whether applying these after a create changes the object once more, so that it must be synced by itself.
 pub(crate) fn changes_after_create(set: &SetAttr) -> bool {
-    set.uid.is_some()
+    set.acl.is_some()
+        || set.uid.is_some()
         || set.gid.is_some()
         || set.atime.is_some()
         || set.mtime.is_some()

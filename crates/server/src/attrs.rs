@@ -3,15 +3,19 @@
 //! Set-only attributes (time_access_set, time_modify_set, mode_set_masked, mode_umask) are in `supported_attrs`, because
 //! clients look there before they send them (Linux: mode_umask); to ask for one is INVAL (RFC 8881 5.5).
 
+use crate::acl::{self, Who};
+use crate::errmap::IntoStatus;
 use crate::exports::Export;
+use crate::ids::Kind;
 use crate::shared::ServerShared;
 use crate::v4::Fh;
 use bytes::Bytes;
 use dhow_proto::v4::attr::{self as a, WRITE_ONLY};
-use dhow_proto::v4::{Attrs, Bitmap, ChangeAttrType, Fattr, FileHandle, FileType, NfsTime, SpecData, Status};
+use dhow_proto::v4::{Ace, Attrs, Bitmap, ChangeAttrType, Fattr, FileHandle, FileType, NfsTime, SpecData, Status};
 use dhow_proto::v4::{FsId, SetTime as WireSetTime};
-use dhow_vfs::{Attr, FileKind, FsStat, NAME_MAX, SetAttr, SetTime, Time};
+use dhow_vfs::{AclSet, Attr, FileKind, FsStat, NAME_MAX, SetAttr, SetTime, Time};
 use std::io::Write;
+use std::sync::Arc;
 
 /// What every filesystem answers.
 const ALWAYS: Bitmap = Bitmap::of(&[
@@ -72,6 +76,7 @@ const MINOR2: Bitmap = Bitmap::of(&[a::SPACE_FREED, a::CHANGE_ATTR_TYPE, a::MODE
 /// What SETATTR sets here.
 const SETS: Bitmap = Bitmap::of(&[
     a::SIZE,
+    a::ACL,
     a::MODE,
     a::OWNER,
     a::OWNER_GROUP,
@@ -94,6 +99,9 @@ const CONTAINS_NON_UTF8: u32 = 0x1;
 /// The attributes of an export in a minor version: exactly those that GETATTR answers and SETATTR takes.
 pub fn supported(export: &Export, minor: u32) -> Bitmap {
     let mut all = ALWAYS;
+    if export.backend.caps().acls {
+        all.set(a::ACL);
+    }
     if minor >= 2 {
         all = all.or(&MINOR2);
         if export.backend.caps().clone {
@@ -120,8 +128,93 @@ pub(crate) struct Object<'a> {
     pub fh: &'a Fh,
     /// What the backend says of it.
     pub attr: &'a Attr,
-    /// What the backend says of its filesystem; needed if [`needs_statfs`].
-    pub stat: Option<&'a FsStat>,
+    /// What had to be asked for besides.
+    pub more: &'a More,
+}
+
+/// What costs a call of its own, and is asked for only if it is wanted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct More {
+    /// What the backend says of the filesystem.
+    pub stat: Option<FsStat>,
+    /// The access control list.
+    acl: Option<Vec<Ace>>,
+    /// The owner's name, if it is shown by name.
+    owner: Option<Bytes>,
+    /// The group's.
+    group: Option<Bytes>,
+}
+
+/// Asks for what the `wanted` attributes need besides those of the object; `stat` if it is known already.
+///
+/// # Errors
+/// The backend's.
+pub(crate) async fn look_up(
+    server: &ServerShared,
+    fh: &Fh,
+    attr: &Attr,
+    wanted: &Bitmap,
+    stat: Option<FsStat>,
+) -> Result<More, Status> {
+    let mut more = More { stat, ..More::default() };
+    if more.stat.is_none() && needs_statfs(wanted) {
+        more.stat = Some(fh.backend().statfs(&fh.user, &fh.handle).await.or_status()?);
+    }
+    if server.ids.shows_names() {
+        if wanted.contains(a::OWNER) {
+            more.owner = server.ids.name(Kind::User, attr.uid).await;
+        }
+        if wanted.contains(a::OWNER_GROUP) {
+            more.group = server.ids.name(Kind::Group, attr.gid).await;
+        }
+    }
+    if wanted.contains(a::ACL) && fh.backend().caps().acls {
+        let acl = fh.backend().acl(&fh.user, &fh.handle).await.or_status()?;
+        let entries = acl::to_nfs(&acl, attr.kind == FileKind::Directory);
+        let mut out = Vec::with_capacity(entries.len());
+        for entry in entries {
+            out.push(to_wire(server, entry).await);
+        }
+        more.acl = Some(out);
+    }
+    Ok(more)
+}
+
+/// An entry of a list with its name.
+async fn to_wire(server: &ServerShared, entry: acl::Entry) -> Ace {
+    let named = async |kind, id| server.ids.name(kind, id).await.unwrap_or_else(|| number_text(id));
+    let who = match entry.who {
+        Who::Owner => Bytes::from_static(b"OWNER@"),
+        Who::OwnerGroup => Bytes::from_static(b"GROUP@"),
+        Who::Everyone => Bytes::from_static(b"EVERYONE@"),
+        Who::User(uid) => named(Kind::User, uid).await,
+        Who::Group(gid) => named(Kind::Group, gid).await,
+    };
+    Ace { ace_type: entry.kind, flags: entry.flags, mask: entry.mask, who }
+}
+
+/// A list that a client sent, as the backend keeps it. `dir`: of a directory.
+///
+/// # Errors
+/// BADOWNER for names that are not known; ATTRNOTSUPP, INVAL: see [`acl::from_nfs`]; ATTRNOTSUPP for special names that
+/// mean nothing here (RFC 8881 6.2.1.5).
+async fn from_wire(server: &ServerShared, list: &[Ace], dir: bool) -> Result<AclSet, Status> {
+    if list.len() > acl::MAX_ACES {
+        return Err(Status::ATTRNOTSUPP);
+    }
+    let mut entries = Vec::with_capacity(list.len());
+    for ace in list {
+        let who = match &ace.who[..] {
+            b"OWNER@" => Who::Owner,
+            b"GROUP@" => Who::OwnerGroup,
+            b"EVERYONE@" => Who::Everyone,
+            special if special.ends_with(b"@") => return Err(Status::ATTRNOTSUPP),
+            name if ace.flags & acl::IDENTIFIER_GROUP != 0 => Who::Group(server.ids.number(Kind::Group, name).await?),
+            name => Who::User(server.ids.number(Kind::User, name).await?),
+        };
+        entries.push(acl::Entry { kind: ace.ace_type, flags: ace.flags, mask: ace.mask, who });
+    }
+    acl::from_nfs(&entries, dir)
 }
 
 /// Those of the `wanted` attributes that are supported.
@@ -133,7 +226,8 @@ pub(crate) fn collect(server: &ServerShared, minor: u32, object: Object<'_>, wan
 
 /// As [`collect`], into `out`, which should be empty.
 pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted: &Bitmap, out: &mut Attrs) {
-    let Object { fh, attr, stat } = object;
+    let Object { fh, attr, more } = object;
+    let stat = more.stat.as_ref();
     let export = &fh.export;
     let caps = export.backend.caps();
     let all = supported(export, minor);
@@ -154,7 +248,8 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
                 out.lease_time = Some(u32::try_from(secs).unwrap_or(u32::MAX));
             }
             a::RDATTR_ERROR => out.rdattr_error = Some(Status::OK),
-            a::ACLSUPPORT => out.aclsupport = Some(0),
+            a::ACL => out.acl = more.acl.clone(),
+            a::ACLSUPPORT => out.aclsupport = Some(if caps.acls { acl::SUPPORT } else { 0 }),
             a::CANSETTIME => out.cansettime = Some(!caps.read_only),
             a::CASE_INSENSITIVE => out.case_insensitive = Some(!caps.case_sensitive),
             a::CASE_PRESERVING => out.case_preserving = Some(true),
@@ -176,8 +271,8 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
             a::MODE => out.mode = Some(attr.mode & 0o7777),
             a::NO_TRUNC => out.no_trunc = Some(true),
             a::NUMLINKS => out.numlinks = Some(attr.nlink),
-            a::OWNER => out.owner = Some(number_text(attr.uid)),
-            a::OWNER_GROUP => out.owner_group = Some(number_text(attr.gid)),
+            a::OWNER => out.owner = Some(more.owner.clone().unwrap_or_else(|| number_text(attr.uid))),
+            a::OWNER_GROUP => out.owner_group = Some(more.group.clone().unwrap_or_else(|| number_text(attr.gid))),
             a::RAWDEV => out.rawdev = Some(SpecData { major: attr.rdev.0, minor: attr.rdev.1 }),
             a::SPACE_AVAIL => out.space_avail = stat.map(|s| s.avail),
             a::SPACE_FREE => out.space_free = stat.map(|s| s.free),
@@ -199,7 +294,7 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
                 let root = export.is_root(&fh.handle) && !export.is_pseudo();
                 out.mounted_on_fileid = Some(if root { export.mounted_on() } else { attr.mounted_on_fileid });
             }
-            a::SUPPATTR_EXCLCREAT => out.suppattr_exclcreat = Some(exclusive_create(minor)),
+            a::SUPPATTR_EXCLCREAT => out.suppattr_exclcreat = Some(exclusive_create(&all)),
             a::FS_CHARSET_CAP => out.fs_charset_cap = Some(CONTAINS_NON_UTF8),
             a::CLONE_BLKSIZE => out.clone_blksize = Some(caps.clone_block),
             a::SPACE_FREED => out.space_freed = Some(if attr.nlink <= 1 { attr.used } else { 0 }),
@@ -213,9 +308,9 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
     }
 }
 
-/// The attributes that OPEN with EXCLUSIVE4_1 can set (RFC 8881 18.16.3).
-fn exclusive_create(minor: u32) -> Bitmap {
-    if minor >= 2 { SETS } else { SETS.without(a::MODE_UMASK) }
+/// The attributes that OPEN with EXCLUSIVE4_1 can set (RFC 8881 18.16.3): those of any create.
+fn exclusive_create(all: &Bitmap) -> Bitmap {
+    all.and(&SETS).without(a::MODE_SET_MASKED)
 }
 
 fn fsid(export: &Export, attr: &Attr) -> FsId {
@@ -239,7 +334,7 @@ fn time(t: Time) -> NfsTime {
     NfsTime { secs: t.secs, nanos: t.nanos }
 }
 
-/// Owners are numbers in decimal (RFC 8881 5.9): what clients without a common name service agree on.
+/// A number in decimal, as an owner without a name is shown (RFC 8881 5.9).
 fn number_text(id: u32) -> Bytes {
     let mut buf = [0; 10];
     let mut rest = &mut buf[..];
@@ -249,30 +344,37 @@ fn number_text(id: u32) -> Bytes {
     Bytes::copy_from_slice(buf.get(..buf.len() - left).unwrap_or_default())
 }
 
-/// The number that an owner stands for: decimal digits only. Names are refused: there is no name service here.
-fn owner(text: &Bytes) -> Result<u32, Status> {
-    let digits = !text.is_empty() && text.len() <= 10 && text.iter().all(u8::is_ascii_digit);
-    let number = std::str::from_utf8(text).ok().filter(|_| digits).and_then(|t| t.parse().ok());
-    // The last number means "no id" to the kernel (chown(2)).
-    number.filter(|n| *n != u32::MAX).ok_or(Status::BADOWNER)
-}
-
 /// What attributes are to be set for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetFor {
-    /// A new object (OPEN, CREATE).
+    /// A new directory (CREATE).
+    CreateDirectory,
+    /// Another new object (OPEN, CREATE).
     Create,
     /// One that exists (SETATTR).
-    Change,
+    Change(FileKind),
+}
+
+/// Permission and set-id bits: all there are (RFC 8881 6.2.4: others are INVAL).
+fn mode_bits(mode: u32, all: u32) -> Result<u32, Status> {
+    if mode & !all == 0 { Ok(mode) } else { Err(Status::INVAL) }
 }
 
 /// The attributes to be set.
 ///
 /// # Errors
 /// ATTRNOTSUPP for attributes that are not supported, or readable but not settable here although the protocol has them
-/// settable (time_create, case B12); INVAL for attributes that can only be read (RFC 8881 5.5), for several modes at
-/// once, a mode_umask outside of creation (RFC 8275 4.2), times with impossible nanoseconds; BADOWNER; BADXDR.
-pub(crate) fn to_set(export: &Export, minor: u32, fattr: &Fattr, purpose: SetFor) -> Result<SetAttr, Status> {
+/// settable (time_create, case B12), and for access control lists that cannot be kept; INVAL for attributes that can only
+/// be read (RFC 8881 5.5), for several modes at once, modes with bits that there are not (6.2.4), a mode_umask outside of
+/// creation (RFC 8275 4.2), a mode_set_masked in one (RFC 8881 6.2.5), times with impossible nanoseconds; BADOWNER;
+/// BADXDR.
+pub(crate) async fn to_set(
+    server: &ServerShared,
+    export: &Export,
+    minor: u32,
+    fattr: &Fattr,
+    purpose: SetFor,
+) -> Result<SetAttr, Status> {
     let mask = fattr.mask;
     if !mask.is_subset(&supported(export, minor)) {
         return Err(Status::ATTRNOTSUPP);
@@ -281,22 +383,32 @@ pub(crate) fn to_set(export: &Export, minor: u32, fattr: &Fattr, purpose: SetFor
         return Err(if mask.minus(&SETS).is_subset(&a::SETTABLE) { Status::ATTRNOTSUPP } else { Status::INVAL });
     }
     let modes = mask.and(&Bitmap::of(&[a::MODE, a::MODE_SET_MASKED, a::MODE_UMASK]));
-    if modes.len() > 1 || (mask.contains(a::MODE_UMASK) && purpose == SetFor::Change) {
+    let exists = matches!(purpose, SetFor::Change(_));
+    let misplaced = if exists { a::MODE_UMASK } else { a::MODE_SET_MASKED };
+    if modes.len() > 1 || mask.contains(misplaced) {
         return Err(Status::INVAL);
     }
     let attrs = fattr.parse()?;
     let mut set = SetAttr { size: attrs.size, ..SetAttr::default() };
-    set.mode = attrs.mode.map(|m| m & 0o7777);
+    set.mode = attrs.mode.map(|m| mode_bits(m, 0o7777)).transpose()?;
     if let Some(masked) = attrs.mode_set_masked {
-        set.mode = Some(masked.value & 0o7777);
-        set.mode_mask = Some(masked.mask & 0o7777);
+        set.mode = Some(mode_bits(masked.value, 0o7777)?);
+        set.mode_mask = Some(mode_bits(masked.mask, 0o7777)?);
     }
     if let Some(m) = attrs.mode_umask {
-        set.mode = Some(m.mode & 0o7777);
-        set.umask = Some(m.umask & 0o777);
+        set.mode = Some(mode_bits(m.mode, 0o7777)?);
+        set.umask = Some(mode_bits(m.umask, 0o777)?);
     }
-    set.uid = attrs.owner.as_ref().map(owner).transpose()?;
-    set.gid = attrs.owner_group.as_ref().map(owner).transpose()?;
+    if let Some(owner) = &attrs.owner {
+        set.uid = Some(server.ids.number(Kind::User, owner).await?);
+    }
+    if let Some(group) = &attrs.owner_group {
+        set.gid = Some(server.ids.number(Kind::Group, group).await?);
+    }
+    if let Some(list) = &attrs.acl {
+        let dir = matches!(purpose, SetFor::CreateDirectory | SetFor::Change(FileKind::Directory));
+        set.acl = Some(Arc::new(from_wire(server, list, dir).await?));
+    }
     set.atime = attrs.time_access_set.map(set_time).transpose()?;
     set.mtime = attrs.time_modify_set.map(set_time).transpose()?;
     Ok(set)
@@ -317,6 +429,7 @@ pub(crate) fn applied(asked: &Bitmap, applied: &SetAttr) -> Bitmap {
         a::MODE | a::MODE_SET_MASKED | a::MODE_UMASK => applied.mode.is_some(),
         a::OWNER => applied.uid.is_some(),
         a::OWNER_GROUP => applied.gid.is_some(),
+        a::ACL => applied.acl.is_some(),
         a::TIME_ACCESS_SET => applied.atime.is_some(),
         a::TIME_MODIFY_SET => applied.mtime.is_some(),
         _ => false,
@@ -329,14 +442,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_are_numbers() {
-        for (text, id) in [("0", 0), ("65534", 65534), ("4294967294", u32::MAX - 1)] {
-            assert_eq!(owner(&Bytes::from(text)), Ok(id));
-            assert_eq!(number_text(id), text);
+    fn numbers_as_text() {
+        for id in [0, 65534, u32::MAX] {
+            assert_eq!(number_text(id), id.to_string());
         }
-        for bad in ["", "root", "root@x", "1@x", "-1", "+1", " 1", "4294967295", "4294967296", "99999999999"] {
-            assert_eq!(owner(&Bytes::copy_from_slice(bad.as_bytes())), Err(Status::BADOWNER), "{bad}");
-        }
+    }
+
+    #[test]
+    fn modes_have_twelve_bits_rfc8881_6_2_4() {
+        assert_eq!(mode_bits(0o7777, 0o7777), Ok(0o7777));
+        assert_eq!(mode_bits(0o10_0644, 0o7777), Err(Status::INVAL));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct ServerConfig {
     pub state: dhow_state::Limits,
     /// Copies inside the server.
     pub copy: crate::copy::CopyConfig,
+    /// Names of users and groups.
+    pub ids: crate::ids::IdConfig,
     /// Who this server is.
     pub identity: Identity,
     /// Durable records of clients: those of the previous instance are what a grace period is for.
@@ -39,6 +41,7 @@ impl ServerConfig {
             limits: ServerLimits::default(),
             state: dhow_state::Limits::default(),
             copy: crate::copy::CopyConfig::default(),
+            ids: crate::ids::IdConfig::default(),
             identity: Identity::ephemeral()?,
             store: Arc::new(MemoryStore::default()),
         })

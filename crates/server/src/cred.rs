@@ -1,11 +1,13 @@
 //! Who calls: the credential of a call, and whom the backend is to act as.
 
 use crate::config::{ExportOptions, Squash};
+use crate::ids::Ids;
 use bytes::Bytes;
 use dhow_net::is_reserved_port;
 use dhow_rpc::{AuthStat, AuthSys, Credential, Flavor, OpaqueAuth};
 use dhow_vfs::{Cred, Cx};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The caller of one RPC call.
 #[derive(Clone, Debug)]
@@ -16,6 +18,8 @@ pub struct Caller {
     pub sys: Option<AuthSys>,
     /// The credential's body as it came, for backends that forward it.
     pub body: Bytes,
+    /// All groups of the user, where they are looked up: in place of those of the credential.
+    pub groups: Option<Arc<[u32]>>,
     /// Where the call came from; `None` on a virtual network.
     pub peer: Option<SocketAddr>,
 }
@@ -42,7 +46,15 @@ impl Caller {
             Credential::Sys(sys) => (Flavor::SYS, Some(sys)),
             Credential::Other(_) => return Err(AuthStat::REJECTEDCRED),
         };
-        Ok(Self { flavor, sys, body, peer })
+        Ok(Self { flavor, sys, body, groups: None, peer })
+    }
+
+    /// Looks the groups of an AUTH_SYS user up, where that is switched on: a credential has room for 16 (RFC 5531 A).
+    /// Without an answer the credential's own stand (case B37).
+    pub(crate) async fn look_groups_up(&mut self, ids: &Ids) {
+        if let Some(sys) = &self.sys {
+            self.groups = ids.groups(sys.uid).await;
+        }
     }
 
     /// Equal bytes for two calls of one principal, as far as ownership of client IDs goes (RFC 8881 2.10.8.3).
@@ -79,15 +91,16 @@ impl Caller {
     fn squashed(&self, options: &ExportOptions) -> Cred {
         let anon = Cred::user(options.anon_uid, options.anon_gid);
         let Some(sys) = &self.sys else { return anon };
+        let gids = self.groups.as_deref().unwrap_or(&sys.gids);
         match options.squash {
             Squash::All => anon,
-            Squash::None => Cred { uid: sys.uid, gid: sys.gid, groups: sys.gids.clone() },
+            Squash::None => Cred { uid: sys.uid, gid: sys.gid, groups: gids.into() },
             Squash::Root => {
                 let group = |g: u32| if g == 0 { options.anon_gid } else { g };
                 Cred {
                     uid: if sys.uid == 0 { options.anon_uid } else { sys.uid },
                     gid: group(sys.gid),
-                    groups: sys.gids.iter().copied().map(group).collect(),
+                    groups: gids.iter().copied().map(group).collect(),
                 }
             }
         }
@@ -118,6 +131,21 @@ mod tests {
         let user = sys(5, 6, &[7, 0]);
         assert_eq!(cred(user, &with(Squash::Root)), Cred { uid: 5, gid: 6, groups: [7, 88][..].into() });
         assert_eq!(cred(OpaqueAuth::NONE, &with(Squash::None)), Cred::user(77, 88));
+    }
+
+    /// Case B38: the rules hold for groups that were looked up too.
+    #[test]
+    fn groups_that_were_looked_up_are_squashed_too() {
+        let mut caller = Caller::new(sys(5, 6, &[7]), None).unwrap();
+        caller.groups = Some((0..20).collect());
+        let cred = |squash| {
+            let options = ExportOptions { squash, anon_uid: 77, anon_gid: 88, ..ExportOptions::default() };
+            caller.user(&options).unwrap().cred
+        };
+        let groups: Vec<u32> = (0..20).collect();
+        assert_eq!(cred(Squash::None), Cred { uid: 5, gid: 6, groups: groups[..].into() });
+        assert_eq!(cred(Squash::Root).groups[..2], [88, 1]);
+        assert_eq!(cred(Squash::All), Cred::user(77, 88));
     }
 
     #[test]

@@ -85,7 +85,7 @@ async fn answer(server: &Arc<ServerShared>, conn: &Arc<ConnCx>, bytes: Bytes) ->
     let Some(body) = call.body else {
         return refuse(ReplyBody::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION });
     };
-    let caller = match Caller::new(body.cred, conn.peer) {
+    let mut caller = match Caller::new(body.cred, conn.peer) {
         Ok(caller) => caller,
         Err(why) => {
             count(&server.metrics.rpc_errors);
@@ -101,6 +101,9 @@ async fn answer(server: &Arc<ServerShared>, conn: &Arc<ConnCx>, bytes: Bytes) ->
     match body.proc {
         PROC_NULL => Some(Answer::header(&ReplyHeader::success(xid))),
         PROC_COMPOUND => {
+            if server.ids.looks_groups_up() {
+                Box::pin(caller.look_groups_up(&server.ids)).await;
+            }
             let mut out = Writer::with_capacity(512);
             ReplyHeader::success(xid).encode(&mut out);
             match compound::run(server, conn, caller, r, bytes.len(), out).await {

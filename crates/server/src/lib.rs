@@ -8,10 +8,11 @@
 //!
 //! * [`config`]: what a server is told; [`server`]: start, run, stop; [`shared`]: what all parts share.
 //! * [`exports`], `walk`: the namespace; [`fh`]: filehandles; [`cred`]: callers and squashing; `attrs`: attributes;
-//!   [`errmap`]: errors to statuses; [`metrics`]: counters.
+//!   `acl`: access control lists; [`ids`]: names of users and groups; [`errmap`]: errors to statuses; [`metrics`]: counters.
 //!
 //! Nothing here prints or reads files; logs go to `tracing`.
 
+mod acl;
 mod attrs;
 mod callback;
 pub mod config;
@@ -23,6 +24,7 @@ pub mod errmap;
 pub mod exports;
 pub mod fh;
 mod gates;
+pub mod ids;
 pub mod metrics;
 pub mod netmatch;
 mod reaper;
@@ -34,6 +36,7 @@ mod walk;
 
 pub use config::{ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
 pub use copy::{CommitPolicy, CopyConfig};
+pub use ids::{IdConfig, NameService};
 pub use netmatch::NetMatch;
 pub use server::{Running, Server, StartError};
 pub use shared::{ServerShared, StatusHook};

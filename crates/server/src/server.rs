@@ -4,7 +4,7 @@ use crate::config::ServerConfig;
 use crate::conn::{Calls, ConnCx};
 use crate::exports::{ExportError, Exports};
 use crate::reaper;
-use crate::shared::{ServerShared, StatusHook};
+use crate::shared::{Choices, ServerShared, StatusHook};
 use dhow_net::{CloseReason, ConnOptions, Connection, ListenOptions, Listener};
 use dhow_proto::v4::payload;
 use dhow_state::{ConnId, State};
@@ -69,7 +69,7 @@ impl Server {
     /// # Errors
     /// As [`StartError`] says; nothing runs then.
     pub async fn start_observed(config: ServerConfig, hook: Option<StatusHook>) -> Result<Running, StartError> {
-        let ServerConfig { listen, exports, limits, mut state, copy, identity, store } = config;
+        let ServerConfig { listen, exports, limits, mut state, copy, ids, identity, store } = config;
         // A session must be able to carry the largest READ and WRITE that the attributes promise.
         let largest = limits.max_io.saturating_add(AROUND_IO);
         state.max_request = state.max_request.max(largest);
@@ -79,7 +79,7 @@ impl Server {
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
         let previous = reaper::records(&store).await.map_err(StartError::Store)?;
         let state = State::new(state, &id, previous, dhow_state::Time::default());
-        let shared = Arc::new(ServerShared::new(limits, copy, identity, exports, state, store, hook));
+        let shared = Arc::new(ServerShared::new(Choices { limits, copy, ids }, identity, exports, state, store, hook));
         let limit = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut listeners = Vec::with_capacity(listen.len());
         for &addr in &listen {

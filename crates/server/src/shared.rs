@@ -8,6 +8,7 @@ use crate::copy::partners::Partners;
 use crate::exports::{Exports, OpenToken};
 use crate::fh::HandleCodec;
 use crate::gates::AllGates;
+use crate::ids::{IdConfig, Ids};
 use crate::metrics::ServerMetrics;
 use crate::store::StableStore;
 use dhow_net::NetShared;
@@ -26,6 +27,13 @@ use tokio::time::Instant;
 /// Called for every result: minor version, operation, status. For tests that check the operation table.
 pub type StatusHook = Arc<dyn Fn(u32, OpNum, Status) + Send + Sync>;
 
+/// What was chosen for a server.
+pub(crate) struct Choices {
+    pub limits: ServerLimits,
+    pub copy: CopyConfig,
+    pub ids: IdConfig,
+}
+
 /// What all parts of a running server share.
 pub struct ServerShared {
     /// Limits of transport and requests.
@@ -40,6 +48,8 @@ pub struct ServerShared {
     pub state: Arc<State<OpenToken>>,
     /// Settings of copies.
     pub copy: CopyConfig,
+    /// Names of users and groups.
+    pub(crate) ids: Ids,
     /// Connections to the sources of copies.
     pub(crate) partners: Partners,
     /// Addresses listened on.
@@ -67,14 +77,14 @@ pub struct ServerShared {
 
 impl ServerShared {
     pub(crate) fn new(
-        limits: ServerLimits,
-        copy: CopyConfig,
+        choices: Choices,
         identity: Identity,
         exports: Exports,
         state: State<OpenToken>,
         store: Arc<dyn StableStore>,
         status_hook: Option<StatusHook>,
     ) -> Self {
+        let Choices { limits, copy, ids } = choices;
         let net = NetShared::new(limits.request_bytes, 64 << 20);
         let handles = HandleCodec::new(identity.handle_key);
         let partners = Partners::new(&copy.inter);
@@ -85,6 +95,7 @@ impl ServerShared {
             handles,
             state: Arc::new(state),
             copy,
+            ids: Ids::new(ids),
             partners,
             listening: OnceLock::new(),
             copies_on: CopiesOn::default(),
@@ -103,6 +114,11 @@ impl ServerShared {
     /// Connections to the sources of copies: being made, made, and their uses.
     pub fn source_counts(&self) -> SourceCounts {
         self.partners.counts()
+    }
+
+    /// Look-ups of users and groups that failed.
+    pub fn failed_look_ups(&self) -> u64 {
+        self.ids.failures()
     }
 
     /// The time that the state machines go by: it runs from the server's start, steadily, whatever is done to the clock

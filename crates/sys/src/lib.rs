@@ -14,6 +14,7 @@
 //! | [`node`] | making, linking, renaming, removing; attributes of objects |
 //! | [`xattr`] | extended attributes |
 //! | [`lock`] | leases, open file description locks |
+//! | [`names`] | users and groups by name and number |
 //! | [`pool`] | page-aligned buffers that become [`bytes::Bytes`] without a copy |
 //! | [`netns`] | network namespaces, TUN interfaces |
 //! | [`proc`] | resource limits, I/O priority, memory and processor time used |
@@ -28,6 +29,7 @@ pub mod dir;
 pub mod handle;
 pub mod io;
 pub mod lock;
+pub mod names;
 pub mod netns;
 pub mod node;
 pub mod open;

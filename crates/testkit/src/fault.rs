@@ -3,9 +3,10 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use dhow_vfs::{
-    Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind, FsStat,
-    Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow, PageLimit,
-    ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written, XattrSet,
+    Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
+    FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow,
+    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
+    XattrSet,
 };
 use parking_lot::Mutex;
 use std::any::Any;
@@ -45,6 +46,7 @@ pub enum Call {
     Unlock,
     TestLock,
     StatFs,
+    Acl,
     GetXattr,
     SetXattr,
     ListXattr,
@@ -465,6 +467,11 @@ impl Backend for Fault {
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat> {
         let fail = self.meet(Call::StatFs, Some(handle)).await?;
         end(self.inner.statfs(cx, handle).await, fail)
+    }
+
+    async fn acl(&self, cx: &Cx, handle: &Handle) -> Result<AclSet> {
+        let fail = self.meet(Call::Acl, Some(handle)).await?;
+        end(self.inner.acl(cx, handle).await, fail)
     }
 
     async fn getxattr(&self, cx: &Cx, handle: &Handle, name: &[u8]) -> Result<Bytes> {

@@ -1,5 +1,8 @@
 //! Attributes of objects and filesystems.
 
+use crate::AclSet;
+use std::sync::Arc;
+
 /// Seconds and nanoseconds since 1970-01-01 UTC; `nanos` is 0..=999,999,999 also before 1970 (case B18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time {
@@ -83,7 +86,7 @@ pub enum SetTime {
     To(Time),
 }
 
-/// Attributes to be set; `None` leaves one alone. Applied in the order size, owner, mode, times, so that a change of
+/// Attributes to be set; `None` leaves one alone. Applied in the order size, owner, mode, ACL, times, so that a change of
 /// owner does not clear set-id bits that the same call sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
@@ -103,6 +106,8 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of data.
     pub mtime: Option<SetTime>,
+    /// Access control lists; after the mode, which follows (RFC 8881 6.4.1.3).
+    pub acl: Option<Arc<AclSet>>,
 }
 
 impl SetAttr {

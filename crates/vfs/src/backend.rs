@@ -7,7 +7,7 @@
 //! another server can forward them. An [`OpenFile`] is the backend's own token, one per OPEN that the server granted;
 //! the server hands it back with every READ and WRITE of that open, and to [`Backend::close`].
 
-use crate::{Access, Attr, Cx, DirChange, ErrorKind, FsStat, Handle, Name, ObjectId, Result, SetAttr};
+use crate::{Access, AclSet, Attr, Cx, DirChange, ErrorKind, FsStat, Handle, Name, ObjectId, Result, SetAttr};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::any::Any;
@@ -30,6 +30,8 @@ pub struct Caps {
     pub special: bool,
     /// Extended attributes of users (RFC 8276).
     pub xattrs: bool,
+    /// [`Backend::acl`] works, and [`SetAttr::acl`] can be set.
+    pub acls: bool,
     /// [`Backend::clone_range`] works.
     pub clone: bool,
     /// Alignment of a clone, bytes; 0 if there is no clone.
@@ -511,6 +513,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Space and file counts of the filesystem that `handle` lies on.
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat>;
+
+    /// The access control lists of an object. Needs no permission on the object itself.
+    async fn acl(&self, _cx: &Cx, _handle: &Handle) -> Result<AclSet> {
+        Err(ErrorKind::NotSupported.into())
+    }
 
     /// Value of the extended attribute `name` (without the `user.` prefix).
     async fn getxattr(&self, _cx: &Cx, _handle: &Handle, _name: &[u8]) -> Result<Bytes> {

@@ -18,6 +18,7 @@
 //! 4. Dropping the future of a call may leave its work done or undone, never half done in a way that a later call
 //!    would notice, and never with another user's identity on the thread.
 
+pub mod acl;
 pub mod attr;
 pub mod backend;
 pub mod cred;
@@ -27,6 +28,7 @@ pub mod name;
 pub mod pseudo;
 pub mod readonly;
 
+pub use acl::{AclEntry, AclSet, AclTag, PosixAcl};
 pub use attr::{Access, Attr, DirChange, FileKind, FsId, FsStat, SetAttr, SetTime, Time};
 pub use backend::{
     Backend, Caps, Committed, CopySource, CreateHow, Created, Deny, DirEntry, DirPage, IoRef, LockKind, LockOwner,

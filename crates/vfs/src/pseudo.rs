@@ -89,6 +89,7 @@ impl Pseudo {
             }
         }
         let caps = Caps {
+            acls: false,
             read_only: true,
             links: true,
             symlinks: true,

@@ -1,9 +1,9 @@
 //! Read-only as a decorator: every change is refused before the inner backend hears of it.
 
 use crate::{
-    Access, Attr, Backend, Caps, Committed, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind, FsStat, Handle,
-    IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow, PageLimit, ReadData,
-    Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
+    Access, AclSet, Attr, Backend, Caps, Committed, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind, FsStat,
+    Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow, PageLimit,
+    ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -181,6 +181,10 @@ impl Backend for ReadOnly {
 
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat> {
         self.inner.statfs(cx, handle).await
+    }
+
+    async fn acl(&self, cx: &Cx, handle: &Handle) -> Result<AclSet> {
+        self.inner.acl(cx, handle).await
     }
 
     async fn getxattr(&self, cx: &Cx, handle: &Handle, name: &[u8]) -> Result<Bytes> {

@@ -34,7 +34,7 @@ async fn test(c: &mut Client, f: &Open, kind: LockType, at: u64, len: u64) -> Lo
 }
 
 /// A local program that holds an `fcntl` lock of a whole file: this test's binary, run again.
-struct Program(Child);
+struct Program(Child, BufReader<std::process::ChildStdout>);
 
 /// Does nothing unless [`Program`] runs it.
 #[test]
@@ -58,19 +58,23 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        for line in lines.map_while(Result::ok) {
-            match line.as_str() {
-                "locked" => return (Self(child), true),
-                "refused" => return (Self(child), false),
-                _ => {}
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while out.read_line(&mut line).unwrap() > 0 {
+            match line.trim_end() {
+                "locked" => return (Self(child, out), true),
+                "refused" => return (Self(child, out), false),
+                _ => line.clear(),
             }
         }
-        panic!("the program says nothing");
+        let ended = child.wait();
+        panic!("the program says nothing: {ended:?}");
     }
 
     fn end(mut self) {
         drop(self.0.stdin.take());
+        // What it says at its end is of no interest, but must find a reader.
+        let _ = std::io::copy(&mut self.1, &mut std::io::sink());
         let _ = self.0.wait();
     }
 }

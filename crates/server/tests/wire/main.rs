@@ -3,6 +3,7 @@
 // A helper outside of a test function is as much a test as the function.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod acls;
 mod attrs;
 mod backchannel;
 mod chaos;
@@ -13,6 +14,7 @@ mod copy;
 mod gates;
 mod handles;
 mod hostile;
+mod ids;
 mod io;
 mod limits;
 mod local_locks;

@@ -168,6 +168,7 @@ impl MemFs {
     pub fn with(mut options: Options) -> Arc<Self> {
         options.handle_len = options.handle_len.clamp(16, HANDLE_MAX);
         let caps = Caps {
+            acls: false,
             read_only: false,
             links: true,
             symlinks: true,

@@ -22,7 +22,8 @@ pub(crate) async fn run(cx: &mut OpCx, args: CreateArgs) -> OpResult<CreateOk> {
         CreateType::Other(_) => return Err(Status::BADTYPE),
     };
     let name = Name::new(args.name).or_status()?;
-    let mut set = attrs::to_set(&dir.export, cx.minor, &args.attrs, SetFor::Create)?;
+    let purpose = if matches!(what, Make::Directory) { SetFor::CreateDirectory } else { SetFor::Create };
+    let mut set = attrs::to_set(&cx.server, &dir.export, cx.minor, &args.attrs, purpose).await?;
     if set.size.take().is_some() {
         return Err(Status::INVAL);
     }

@@ -16,11 +16,8 @@ pub(crate) async fn run(cx: &OpCx, args: GetattrArgs) -> OpResult<GetattrOk> {
 /// The `wanted` attributes of an object; what is asked of its filesystem only if need be.
 pub(crate) async fn of(cx: &OpCx, fh: &Fh, wanted: &Bitmap) -> OpResult<Box<Attrs>> {
     let attr = plain(fh).await?;
-    let stat = match attrs::needs_statfs(wanted) {
-        true => Some(fh.backend().statfs(&fh.user, &fh.handle).await.or_status()?),
-        false => None,
-    };
-    Ok(attrs::collect(&cx.server, cx.minor, Object { fh, attr: &attr, stat: stat.as_ref() }, wanted))
+    let more = attrs::look_up(&cx.server, fh, &attr, wanted, None).await?;
+    Ok(attrs::collect(&cx.server, cx.minor, Object { fh, attr: &attr, more: &more }, wanted))
 }
 
 /// What the backend says of an object.

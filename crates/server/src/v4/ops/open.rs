@@ -126,7 +126,7 @@ async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<
         WireCreate::Exclusive41 { verifier, attrs } => (Some(attrs), Some(verifier.0)),
     };
     let set = match fattr {
-        Some(f) => attrs::to_set(&dir.export, cx.minor, f, SetFor::Create)?,
+        Some(f) => attrs::to_set(&cx.server, &dir.export, cx.minor, f, SetFor::Create).await?,
         None => SetAttr::default(),
     };
     let unchecked = matches!(create, WireCreate::Unchecked(_));

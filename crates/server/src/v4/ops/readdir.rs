@@ -173,18 +173,11 @@ impl<'a> Listing<'a> {
     }
 
     async fn collect(&mut self, fh: &Fh, attr: &Attr) -> Result<Box<Attrs>, Status> {
-        let own;
-        let stat = if !attrs::needs_statfs(&self.wanted) {
-            None
-        } else if fh.same_export(self.dir) {
-            if self.stat.is_none() {
-                self.stat = Some(fh.backend().statfs(&fh.user, &self.dir.handle).await.or_status()?);
-            }
-            self.stat.as_ref()
-        } else {
-            own = fh.backend().statfs(&fh.user, &fh.handle).await.or_status()?;
-            Some(&own)
-        };
-        Ok(attrs::collect(&self.cx.server, self.cx.minor, Object { fh, attr, stat }, &self.wanted))
+        let known = self.stat.filter(|_| fh.same_export(self.dir));
+        let more = attrs::look_up(&self.cx.server, fh, attr, &self.wanted, known).await?;
+        if fh.same_export(self.dir) {
+            self.stat = more.stat;
+        }
+        Ok(attrs::collect(&self.cx.server, self.cx.minor, Object { fh, attr, more: &more }, &self.wanted))
     }
 }

@@ -4,9 +4,11 @@
 use crate::attrs::{self, SetFor};
 use crate::errmap::IntoStatus;
 use crate::v4::{OpCx, OpResult, stateid};
+use dhow_proto::v4::attr::ACL;
 use dhow_proto::v4::ops::{SetattrArgs, SetattrRes};
 use dhow_proto::v4::{Bitmap, OpRes, Status};
 use dhow_state::IoKind;
+use dhow_vfs::FileKind;
 
 pub(crate) async fn run(cx: &OpCx, args: SetattrArgs) -> SetattrRes {
     match set(cx, args).await {
@@ -19,8 +21,10 @@ pub(crate) async fn run(cx: &OpCx, args: SetattrArgs) -> SetattrRes {
 
 async fn set(cx: &OpCx, args: SetattrArgs) -> OpResult<Bitmap> {
     let fh = cx.current()?;
-    let set = attrs::to_set(&fh.export, cx.minor, &args.attrs, SetFor::Change)?;
     let mask = &args.attrs.mask;
+    // What a list of access means depends on what it is for.
+    let kind = if mask.contains(ACL) { super::getattr::plain(fh).await?.kind } else { FileKind::Regular };
+    let set = attrs::to_set(&cx.server, &fh.export, cx.minor, &args.attrs, SetFor::Change(kind)).await?;
     if set.size.is_none() {
         // The stateid means nothing then (RFC 8881 18.30.3).
         let done = fh.backend().setattr(&fh.user, &fh.handle, None, &set).await.or_status()?;

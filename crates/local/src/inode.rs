@@ -47,6 +47,8 @@ pub(crate) struct Inode {
     pub writes: AtomicU64,
     /// The value of `writes` up to which data is known to be stable.
     pub stable: AtomicU64,
+    /// Calls under way that change the data, each of which the kernel makes wait for those before it.
+    pub changing: AtomicU32,
     /// The sweep (by its number) in which a data descriptor was last used.
     pub used: AtomicU64,
     /// Updates under way in this directory, and how many have begun.
@@ -57,6 +59,26 @@ pub(crate) struct Inode {
     /// Locks of lock-owners, where local programs are to see them.
     pub locks: Mutex<LockTable>,
     home: Weak<Inodes>,
+}
+
+/// Counts a call that changes the data of a file, for as long as it lives.
+pub(crate) struct Changing {
+    inode: Arc<Inode>,
+    /// There was no other when it began, so that the call will find the file's lock in the kernel free.
+    pub alone: bool,
+}
+
+impl Changing {
+    pub(crate) fn new(inode: &Arc<Inode>) -> Changing {
+        let alone = inode.changing.fetch_add(1, Ordering::AcqRel) == 0;
+        Changing { inode: inode.clone(), alone }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.inode.changing.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// The type of an object from its `st_mode`.
@@ -219,6 +241,7 @@ impl Inodes {
             fds: Mutex::default(),
             opens: AtomicU32::new(0),
             writes: AtomicU64::new(0),
+            changing: AtomicU32::new(0),
             stable: AtomicU64::new(0),
             used: AtomicU64::new(0),
             updates: Mutex::default(),

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 use crate::error::sys;
 use crate::inner::Inner;
-use crate::inode::Inode;
+use crate::inode::{Changing, Inode};
 use crate::rights::{R, W, X};
 use crate::sync::Lane;
 
@@ -346,6 +346,7 @@ impl Inner {
         if len == 0 {
             return Ok(());
         }
+        let _changing = Changing::new(inode);
         self.as_uid(user, || {
             if reserve { io::allocate(fd, offset, len) } else { io::punch_hole(fd, offset, len) }.map_err(sys)
         })?;

@@ -14,7 +14,7 @@ use dhow_vfs::{Cred, ErrorKind, Result};
 use crate::error::sys;
 use crate::fs::Filesystem;
 use crate::inner::Inner;
-use crate::inode::Inode;
+use crate::inode::{Changing, Inode};
 use crate::options::Reflink;
 
 /// The most that one call inside the kernel copies, so that a cancelled copy ends soon.
@@ -93,6 +93,7 @@ impl Inner {
             buffered: self.options.reflink == Reflink::Never && shares_in_kernel(&dst.inode.fs),
             solid: src.inode.fs.volatile && stat.blocks.saturating_mul(512) >= size,
         };
+        let _changing = Changing::new(&dst.inode);
         let result = self.as_uid(user, || copy.run(len, chunk.max(1)));
         let done = copy.done;
         dst.inode.changed();

@@ -8,7 +8,7 @@ use dhow_vfs::{Cred, ErrorKind, FileKind, OpenFile, Result, SetAttr, SetTime};
 
 use crate::error::sys;
 use crate::inner::Inner;
-use crate::inode::Inode;
+use crate::inode::{Changing, Inode};
 use crate::rights::W;
 
 fn when(time: Option<SetTime>) -> node::SetTime {
@@ -33,6 +33,7 @@ impl Inner {
         if let Some(size) = set.size {
             inode.must_be_file()?;
             let fd = self.data_fd(user, inode, open, true)?;
+            let _changing = Changing::new(inode);
             self.as_uid(user, || io::ftruncate(&fd, size).map_err(sys))?;
             inode.changed();
             applied.size = set.size;

@@ -231,7 +231,7 @@ fn serve<R, W>(
     tracing::debug!(conn = cx.id, ?peer, "connected");
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        let calls = Calls { server: Arc::clone(&shared), conn: Arc::clone(&cx) };
+        let calls = Calls::new(Arc::clone(&shared), Arc::clone(&cx));
         driver.run(&calls).await;
         // After a drain the connection outlives its reader.
         let why = cx.conn.closed().await;

@@ -16,7 +16,7 @@ use dhow_session::slots::Ticket;
 use dhow_session::status_flags::Actions;
 use tokio::sync::Notify;
 
-use crate::check::{repeatable, reply_fits};
+use crate::check::{repeatable, reply_fits, succeeds_again};
 use crate::counters::{add, rank};
 use crate::inner::{Inner, Session};
 use crate::{Error, Result, rpc};
@@ -367,7 +367,7 @@ impl Inner {
                 _ => return Ok(res),
             };
             let done = res.results.len().saturating_sub(1);
-            if !request.ops.iter().take(done).all(repeatable) {
+            if !request.ops.iter().take(done).all(succeeds_again) {
                 return Ok(res);
             }
             add(&self.counters.delays, 1);

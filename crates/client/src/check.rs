@@ -1,7 +1,7 @@
 //! Replies are not believed: what a reply claims is compared with what was asked (case B22).
 
 use dhow_proto::v4::ops::{CreateHow, OpenHow, ReadPlusContent};
-use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, optable};
+use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, Stateid, optable};
 
 use crate::{Error, Result};
 
@@ -78,11 +78,20 @@ pub(crate) fn repeatable(op: &ArgOp) -> bool {
     }
 }
 
+/// Whether `op`, which succeeded, will do so again when its COMPOUND is sent once more because a later operation was told
+/// to come again. A CLOSE will not, unless the OPEN goes with it: what follows is sent without it then.
+pub(crate) fn succeeds_again(op: &ArgOp) -> bool {
+    match op {
+        ArgOp::Close(close) => close.open_stateid == Stateid::CURRENT,
+        op => repeatable(op),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use dhow_proto::v4::ops::*;
-    use dhow_proto::v4::{StableHow, Stateid, Status, Verifier};
+    use dhow_proto::v4::{StableHow, Status, Verifier};
 
     use super::*;
 
@@ -141,6 +150,9 @@ mod tests {
     #[test]
     fn what_may_be_sent_again() {
         assert!(repeatable(&read(1)) && repeatable(&ArgOp::SaveFh) && repeatable(&ArgOp::GetFh));
+        let close = |open_stateid| ArgOp::Close(CloseArgs { seqid: 0, open_stateid });
+        assert!(repeatable(&close(Stateid::ANONYMOUS)) && succeeds_again(&close(Stateid::CURRENT)));
+        assert!(!succeeds_again(&close(Stateid { seqid: 1, other: [7; 12] })) && succeeds_again(&read(1)));
         assert!(!repeatable(&ArgOp::Remove(RemoveArgs { target: Bytes::new() })));
         assert!(!repeatable(&ArgOp::Rename(RenameArgs { old_name: Bytes::new(), new_name: Bytes::new() })));
     }

@@ -95,6 +95,21 @@ impl File {
         self.with_target(target, build).await.map(|_| ())
     }
 
+    /// As [`File::clone_to`], and on stable storage at the end: a COMMIT of the whole of `target` rides in the same call.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::clone_to`] and [`File::commit`].
+    pub async fn clone_durably(&self, src_offset: u64, target: &File, dst_offset: u64, count: u64) -> Result<()> {
+        let build = |src_stateid, dst_stateid| {
+            vec![
+                ArgOp::Clone(CloneArgs { src_stateid, dst_stateid, src_offset, dst_offset, count }),
+                ArgOp::Commit(CommitArgs { offset: 0, count: 0 }),
+            ]
+        };
+        self.with_target(target, build).await.map(|_| ())
+    }
+
     /// Begins a copy of a range of this file to `target` by the server (COPY). `count` 0: to the end of this file.
     ///
     /// # Errors

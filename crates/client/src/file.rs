@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use dhow_proto::v4::ops::{
-    AllocateArgs, CloseArgs, CommitArgs, DataContent, IoAdviseArgs, ReadArgs, ReadOk, SeekArgs, SeekOk, SetattrArgs,
-    WriteArgs, WriteOk,
+    AllocateArgs, CloseArgs, CommitArgs, DataContent, IoAdviseArgs, ReadArgs, ReadOk, RenameArgs, SeekArgs, SeekOk,
+    SetattrArgs, WriteArgs, WriteOk,
 };
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
 use dhow_session::classify::{Class, classify};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::fs::{STAT, Tail, putfh};
 use crate::opens::OpenState;
-use crate::{Error, Fs, Place, Result};
+use crate::{Client, Error, Fs, Place, Result};
 
 /// An open file.
 ///
@@ -23,6 +23,7 @@ pub struct File {
     fs: Fs,
     pub(crate) open: Arc<OpenState>,
     attrs: Mutex<Attrs>,
+    dir: Option<FileHandle>,
     pub(crate) lock_owner: Bytes,
     /// Lock operations of one open go one after another: each needs the stateid that the one before returned.
     pub(crate) locking: tokio::sync::Mutex<()>,
@@ -31,11 +32,20 @@ pub struct File {
 impl File {
     pub(crate) fn new(fs: Fs, open: Arc<OpenState>) -> Self {
         let lock_owner = fs.client().inner().opens.new_owner();
-        Self { fs, open, attrs: Mutex::default(), lock_owner, locking: tokio::sync::Mutex::new(()) }
+        Self { fs, open, attrs: Mutex::default(), dir: None, lock_owner, locking: tokio::sync::Mutex::new(()) }
     }
 
     pub(crate) fn set_attrs(&self, attrs: Attrs) {
         *self.attrs.lock() = attrs;
+    }
+
+    pub(crate) fn set_dir(&mut self, dir: FileHandle) {
+        self.dir = Some(dir);
+    }
+
+    /// The directory that it was created in, if it was opened with [`Create::New`](crate::Create::New).
+    pub fn dir(&self) -> Option<&FileHandle> {
+        self.dir.as_ref()
     }
 
     /// The tree it was opened in.
@@ -299,7 +309,7 @@ impl File {
     ///
     /// The server's. An open that the server no longer knows counts as closed.
     pub async fn close(self) -> Result<()> {
-        self.close_with(None).await.map(|_| ())
+        self.close_with(None, &[]).await.0.map(|_| ())
     }
 
     /// COMMIT of the whole file and CLOSE in one round trip; the verifier of the COMMIT.
@@ -308,27 +318,60 @@ impl File {
     ///
     /// As [`File::commit`] and [`File::close`]; the file is closed in any case.
     pub async fn commit_and_close(self) -> Result<Verifier> {
-        let verifier = self.close_with(Some(ArgOp::Commit(CommitArgs { offset: 0, count: 0 }))).await?;
+        let commit = ArgOp::Commit(CommitArgs { offset: 0, count: 0 });
+        let verifier = self.close_with(Some(commit), &[]).await.0?;
         verifier.ok_or_else(|| Error::protocol("no COMMIT in the reply"))
     }
 
-    async fn close_with(&self, before: Option<ArgOp>) -> Result<Option<Verifier>> {
-        let build = |with: Option<&ArgOp>, open_stateid| {
+    /// CLOSE, the attributes `set` if there are any, and RENAME within `dir`: what gives a finished file its name, in one
+    /// round trip. Unstable writes are not committed by this: [`File::commit`] and look at the verifier before.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::close`], after which nothing else has been done; those of SETATTR, after which the file is closed
+    /// and has its old name; those of RENAME. [`Error::Status`] says which operation it was.
+    pub async fn close_as(self, set: Option<&Attrs>, dir: &FileHandle, old: Bytes, new: Bytes) -> Result<()> {
+        let set = set.map(|attrs| ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: attrs.into() }));
+        let mut after: Vec<ArgOp> = set.into_iter().collect();
+        after.extend([putfh(dir), ArgOp::SaveFh, ArgOp::Rename(RenameArgs { old_name: old, new_name: new })]);
+        let (fs, fh) = (self.fs.clone(), self.fh().clone());
+        let (closed, rest) = self.close_with(None, &after).await;
+        closed?;
+        match rest {
+            // CLOSE must not be sent twice, so the client did not come back by itself.
+            Some(tail) if !matches!(classify(tail.status), Class::Delay | Class::Grace) => {
+                tail.ok(&Place::Handle(fh)).map(|_| ())
+            }
+            _ => {
+                let mut ops = vec![putfh(&fh)];
+                ops.extend(after);
+                let res = fs.call(ops, true).await?;
+                if res.status.is_ok() { Ok(()) } else { Err(Client::stopped(&res)) }
+            }
+        }
+    }
+
+    /// CLOSE with one operation before it and others behind it. What came of the first; and of the others, if they were
+    /// sent with a CLOSE that succeeded.
+    async fn close_with(self, before: Option<ArgOp>, after: &[ArgOp]) -> (Result<Option<Verifier>>, Option<Tail>) {
+        let build = |with: Option<&ArgOp>, open_stateid, after: &[ArgOp]| {
             let mut ops: Vec<ArgOp> = with.cloned().into_iter().collect();
             ops.push(ArgOp::Close(CloseArgs { seqid: 0, open_stateid }));
+            ops.extend_from_slice(after);
             ops
         };
         let mut first_error = None;
         let mut verifier = None;
+        let mut rest = None;
         let mut with = before.as_ref();
         let outcome = loop {
-            let tail = match self.run(true, |stateid| build(with, stateid)).await {
+            let mut tail = match self.run(true, |stateid| build(with, stateid, after)).await {
                 Ok(tail) => tail,
                 Err(Error::StateLost { .. }) => {
                     // Lost to us, but the server may hold it; what it says no longer matters.
                     if let Some(stateid) = self.open.closing_stateid() {
                         let mut ops = vec![putfh(self.fh())];
-                        ops.extend(build(None, stateid));
+                        ops.extend(build(None, stateid, &[]));
                         let _ = Box::pin(self.fs.call(ops, true)).await;
                     }
                     break Ok(());
@@ -338,9 +381,14 @@ impl File {
             if let Some(ResOp::Commit(Ok(ok))) = tail.results.first() {
                 verifier = Some(ok.verifier);
             }
-            let closing = tail.results.len() > with.iter().len();
+            let close_at = with.iter().len();
+            if let Some(ResOp::Close(Ok(_))) = tail.results.get(close_at) {
+                rest = Some(Tail { results: tail.results.split_off(close_at + 1), status: tail.status });
+                break Ok(());
+            }
+            let closing = tail.results.len() > close_at;
             match tail.status {
-                Status::OK => break Ok(()),
+                Status::OK => break Err(Error::protocol("no CLOSE in the reply")),
                 Status::LOCKS_HELD if closing => {
                     // RFC 8881 section 18.2.3: a server may insist on locks being freed first.
                     if let Err(e) = self.unlock_all().await {
@@ -357,11 +405,8 @@ impl File {
             }
         };
         self.fs.client().inner().opens.remove(&self.open);
-        outcome?;
-        match first_error {
-            Some(e) => Err(e),
-            None => Ok(verifier),
-        }
+        let done = outcome.and_then(|()| first_error.map_or(Ok(verifier), Err));
+        (done, rest)
     }
 
     /// As a place, for calls that take one.

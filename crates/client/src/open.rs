@@ -170,17 +170,24 @@ impl Fs {
             how: self.how(options),
             claim,
         });
-        let mut tail = vec![open, ArgOp::GetFh];
+        // A file that is made under one name is often given another: the directory's handle saves the way back.
+        let mut tail = if exclusive { vec![ArgOp::GetFh] } else { Vec::new() };
+        tail.extend([open, ArgOp::GetFh]);
         // With UNCHECKED creation the size is part of OPEN; an open file is emptied under its own stateid.
         if options.truncate && options.create == Create::Never {
             tail.push(set_size_zero());
         }
         tail.push(getattr(OPENED));
         let mut tail = self.run_at(at, tail, true).await?;
+        let mut dir = None;
+        if exclusive && let Some(ResOp::GetFh(Ok(_))) = tail.results.first() {
+            dir = Some(tail.fh()?);
+            tail.results.remove(0);
+        }
         let Some(ResOp::Open(Ok(ok))) = tail.results.first().cloned() else {
             return Err(if tail.status.is_ok() { Error::protocol("no OPEN in the reply") } else { tail.error() });
         };
-        let file = self.opened(&tail, owner, options, &ok)?;
+        let mut file = self.opened(&tail, owner, options, &ok)?;
         if !tail.status.is_ok() {
             // Opened, but what came after failed: the open is owed a CLOSE.
             let e = tail.error();
@@ -188,6 +195,9 @@ impl Fs {
             return Err(e);
         }
         file.set_attrs(tail.attrs()?);
+        if let Some(dir) = dir {
+            file.set_dir(dir);
+        }
         if exclusive && !ok.attrset.contains(attr::MODE) {
             // The server could not take the mode together with the verifier (RFC 8881 section 18.16.3).
             let attrs = Attrs { mode: Some(options.mode & 0o7777), ..Attrs::default() };

@@ -7,13 +7,13 @@ use crate::inter::{self, Inter, Shared};
 use crate::{Calls, Error, ErrorKind, Result, temp};
 use async_trait::async_trait;
 use bytes::Bytes;
-use dhow_client::v4::ops::{CreateType, DataContent, PutFhArgs, RenameArgs, SetattrArgs};
+use dhow_client::v4::ops::{CreateType, DataContent};
 use dhow_client::v4::{
-    ArgOp, Attrs, FileHandle, FileType, NfsTime, OpNum, ResOp, SetTime, SpecData, StableHow, Stateid, Status, Verifier,
+    Attrs, FileHandle, FileType, NfsTime, OpNum, SetTime, SpecData, StableHow, Stateid, Status, Verifier,
 };
 use dhow_client::{
-    CallOptions, Client, ClientConfig, Copied, CopyBegun, CopyOptions, Create, DirStream, File, Fs, NfsUrl, Node,
-    OpenOptions, Place, PutOptions, RunningCopy, STAT,
+    Client, ClientConfig, Copied, CopyBegun, CopyOptions, Create, DirStream, File, Fs, NfsUrl, Node, OpenOptions,
+    Place, PutOptions, RunningCopy, STAT,
 };
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -446,42 +446,28 @@ impl NfsSink {
         };
     }
 
-    /// CLOSE, then the attributes and the name in one call.
+    /// CLOSE, the attributes and the name in one call. What is durable was settled before, by [`Sink::sync`]: a file
+    /// whose data was lost never gets as far as its final name.
     async fn settle(&mut self, set: &SetMeta) -> Result<()> {
         let shown = self.shown.clone();
         let file = self.take().ok_or_else(|| Error::with(ErrorKind::Io, shown, "the file is closed"))?;
         let fh = file.fh().clone();
+        let attrs = (!set.is_empty()).then(|| attrs_of(set));
+        let set_failed = |e: &dhow_client::Error| set_failure(e, set, self.shown.clone());
         if let Some(file) = Arc::into_inner(file) {
+            if let Some(dir) = file.dir().or(self.dir.as_ref()).cloned() {
+                let name = |path: &Path| Bytes::copy_from_slice(path.file_name().unwrap_or_default().as_bytes());
+                let done = file.close_as(attrs.as_ref(), &dir, name(&self.temp), name(&self.path)).await;
+                return done.map_err(|e| match e {
+                    dhow_client::Error::Status { op: OpNum::SETATTR, .. } => set_failed(&e),
+                    e => self.err(&e),
+                });
+            }
+            // It had to be opened again meanwhile, by its handle.
             file.close().await.map_err(|e| self.err(&e))?;
         }
-        let attrs = attrs_of(set);
-        if let (Some(dir), false) = (&self.dir, set.is_empty()) {
-            let name = |path: &Path| Bytes::copy_from_slice(path.file_name().unwrap_or_default().as_bytes());
-            let put = |fh: &FileHandle| ArgOp::PutFh(PutFhArgs { object: fh.clone() });
-            let ops = vec![
-                put(&fh),
-                ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: (&attrs).into() }),
-                put(dir),
-                ArgOp::SaveFh,
-                ArgOp::Rename(RenameArgs { old_name: name(&self.temp), new_name: name(&self.path) }),
-            ];
-            let options = CallOptions { cache: true, ..CallOptions::default() };
-            let res = self.fs.client().compound(ops, options).await.map_err(|e| self.err(&e))?;
-            return match (res.status.is_ok(), res.results.last()) {
-                (true, _) => Ok(()),
-                (false, last) => {
-                    let op = last.map_or(OpNum::PUTFH, ResOp::op);
-                    let e = dhow_client::Error::Status { op, status: res.status, path: None };
-                    match op {
-                        OpNum::SETATTR => Err(set_failure(&e, set, self.shown.clone())),
-                        _ => Err(self.err(&e)),
-                    }
-                }
-            };
-        }
-        if !set.is_empty() {
-            let done = self.fs.setattr(&fh, &attrs).await;
-            done.map_err(|e| set_failure(&e, set, self.shown.clone()))?;
+        if let Some(attrs) = attrs {
+            self.fs.setattr(&fh, &attrs).await.map_err(|e| set_failed(&e))?;
         }
         self.fs.rename(&self.places.0, &self.places.1).await.map_err(|e| self.err(&e))
     }
@@ -800,12 +786,8 @@ impl Endpoint for NfsEndpoint {
 }
 
 async fn clone_all(source: &File, target: &File, sync: bool) -> dhow_client::Result<()> {
-    source.clone_to(0, target, 0, 0).await?;
-    if sync {
-        // CLONE says nothing of stability and has no verifier: a COMMIT after it covers it.
-        target.commit(0, 0).await?;
-    }
-    Ok(())
+    // CLONE says nothing of stability and has no verifier: a COMMIT after it covers it, in the same call.
+    if sync { source.clone_durably(0, target, 0, 0).await } else { source.clone_to(0, target, 0, 0).await }
 }
 
 /// A COPY of a whole file, in as many calls as the server makes of it.

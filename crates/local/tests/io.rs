@@ -37,6 +37,61 @@ async fn reads_agree_with_the_size_case_b20() {
     }
 }
 
+/// What a future comes to when it is asked once; given up if that is nothing.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut cx) {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// Where all data is in memory a large write is made on the thread that asks. Of many to one file only one is, so that a
+/// file which is busy for long takes no thread of the runtime from others (case B44).
+#[test]
+fn large_writes_to_memory_are_made_at_once() {
+    let Some(shm) = bases().into_iter().find(|base| base.starts_with("/dev/shm")) else { return };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (tree, disk) = (Tree::at(&shm, |_| {}).await, Tree::disk().await);
+        let f = tree.file(&root(), &tree.root, "f", 0o644).await;
+        let g = tree.file(&root(), &tree.root, "g", 0o644).await;
+        let d = disk.file(&root(), &disk.root, "d", 0o644).await;
+        let write = |tree: &Tree, file: &Handle, size: usize| {
+            let (local, file) = (tree.local.clone(), file.clone());
+            async move {
+                let io = IoRef { handle: &file, open: None };
+                let done = local.write(&root(), io, 0, Bytes::from(vec![7; size]), Stability::Unstable).await;
+                done.unwrap().count as usize
+            }
+        };
+        // The only thread of the pool is taken from here on.
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let taken = tokio::task::spawn_blocking(move || wait.recv());
+        const MIB: usize = 1 << 20;
+        assert_eq!(at_once(write(&tree, &f, MIB)), Some(MIB));
+        if disk.local.report().fs_magic != tree.local.report().fs_magic {
+            assert_eq!(at_once(write(&disk, &d, MIB)), None, "a disk may have to be waited for");
+        }
+        // So long that it goes to the pool, where it is under way until the end.
+        let long = tokio::spawn(write(&tree, &f, 5 * MIB));
+        tokio::task::yield_now().await;
+        assert_eq!(at_once(write(&tree, &f, MIB)), None, "the file is busy");
+        assert_eq!(at_once(write(&tree, &g, MIB)), Some(MIB), "another is not");
+        release.send(()).unwrap();
+        taken.await.unwrap().unwrap();
+        assert_eq!(long.await.unwrap(), 5 * MIB);
+        // What was given up above is written all the same; then the file is free again.
+        let free = async {
+            while at_once(write(&tree, &f, MIB)).is_none() {
+                tokio::task::yield_now().await
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(60), free).await.expect("nothing is counted for ever");
+    });
+}
+
 #[tokio::test]
 async fn cold_data_is_read_from_the_disk() {
     let tree = Tree::disk().await;

@@ -51,6 +51,14 @@ async fn common_things_take_one_round_trip() {
     assert_eq!(new.attrs().mode, Some(0o600));
     new.commit_and_close().await.unwrap();
     took("commit and close", 1);
+    let new = fs.open("a/b/.new", &OpenOptions::write().create(Create::New, 0o600)).await.unwrap();
+    let dir = new.dir().expect("it comes with the file").clone();
+    let attrs = dhow_client::v4::Attrs { mode: Some(0o640), ..Default::default() };
+    took("create under another name", 1);
+    new.close_as(Some(&attrs), &dir, ".new".into(), "new".into()).await.unwrap();
+    took("close, set attributes and rename", 1);
+    assert_eq!(fs.stat("a/b/new").await.unwrap().attrs.mode, Some(0o640));
+    took("stat of the new name", 1);
     client.close().await.unwrap();
 }
 

@@ -33,6 +33,47 @@ async fn a_slow_read_delays_only_itself() {
     assert!(matches!(res.results.last(), Some(ResOp::Read(Ok(ok))) if ok.data.starts_with(b"slow")));
 }
 
+/// Case B44 for requests that come in large records, which are begun on the reader's own task: as soon as one waits it
+/// is out of the way, and each runs once.
+#[tokio::test]
+async fn a_slow_large_write_delays_only_itself() {
+    const LARGE: usize = 256 << 10;
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let slow = c.create(&root, "slow").await;
+    let fast = c.create(&root, "fast").await;
+    let gate = Gate::new();
+    srv.fault.rule(Call::Write, srv.fs.handle_of("slow"), Action::Hold(gate.clone()), u64::MAX);
+    let mut held = Vec::new();
+    for n in 0..4u8 {
+        let data = vec![n + 1; LARGE];
+        let offset = u64::from(n) * LARGE as u64;
+        let slot = u32::from(n) + 1;
+        held.push(
+            c.send(slot, &[op::put(&slow.fh), op::write(slow.stateid, offset, StableHow::UNSTABLE, &data)]).await,
+        );
+    }
+    gate.arrived(4).await;
+    let before = srv.fault.count(Call::Write);
+    for n in 0..10u8 {
+        // Both a small and a large one on the same connection.
+        c.ok(&[op::put(&slow.fh), op::getattr(&[SIZE])]).await;
+        c.write(&fast, 0, &vec![n; LARGE]).await;
+    }
+    assert_eq!(srv.fault.count(Call::Write), before + 10);
+    gate.open();
+    for held in held {
+        let res = c.wait(held).await;
+        assert!(matches!(res.results.last(), Some(ResOp::Write(Ok(ok))) if ok.count as usize == LARGE), "{res:?}");
+    }
+    assert_eq!(srv.fault.count(Call::Write), before + 10, "none was begun twice");
+    for n in 0..4u8 {
+        let (data, _) = c.read(&slow, u64::from(n) * LARGE as u64, 16).await;
+        assert_eq!(data, [n + 1; 16][..]);
+    }
+}
+
 /// Every kind of slow call: others on the same connection go on.
 #[tokio::test]
 async fn any_slow_call_delays_only_itself() {

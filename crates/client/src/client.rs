@@ -113,6 +113,11 @@ impl Client {
         Ok(client)
     }
 
+    /// Whether both are handles of one client: of one session, whose stateids are good for both.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// The server's files, seen as the client's own user.
     pub fn fs(&self) -> Fs {
         Fs::new(self.clone(), None)

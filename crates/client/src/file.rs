@@ -331,24 +331,70 @@ impl File {
     /// Those of [`File::close`], after which nothing else has been done; those of SETATTR, after which the file is closed
     /// and has its old name; those of RENAME. [`Error::Status`] says which operation it was.
     pub async fn close_as(self, set: Option<&Attrs>, dir: &FileHandle, old: Bytes, new: Bytes) -> Result<()> {
+        self.finish(None, set, dir, old, new).await.0
+    }
+
+    /// As [`File::close_as`], with the CLOSE of another file of this client, the source of a copy, in the same round trip.
+    /// The second result is that of closing `other`, which is closed whatever becomes of the first.
+    pub async fn close_both_as(
+        self,
+        other: File,
+        set: Option<&Attrs>,
+        dir: &FileHandle,
+        old: Bytes,
+        new: Bytes,
+    ) -> (Result<()>, Result<()>) {
+        self.finish(Some(other), set, dir, old, new).await
+    }
+
+    async fn finish(
+        self,
+        other: Option<File>,
+        set: Option<&Attrs>,
+        dir: &FileHandle,
+        old: Bytes,
+        new: Bytes,
+    ) -> (Result<()>, Result<()>) {
         let set = set.map(|attrs| ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: attrs.into() }));
-        let mut after: Vec<ArgOp> = set.into_iter().collect();
-        after.extend([putfh(dir), ArgOp::SaveFh, ArgOp::Rename(RenameArgs { old_name: old, new_name: new })]);
+        let mut named: Vec<ArgOp> = set.into_iter().collect();
+        named.extend([putfh(dir), ArgOp::SaveFh, ArgOp::Rename(RenameArgs { old_name: old, new_name: new })]);
         let (fs, fh) = (self.fs.clone(), self.fh().clone());
-        let (closed, rest) = self.close_with(None, &after).await;
-        closed?;
-        match rest {
-            // CLOSE must not be sent twice, so the client did not come back by itself.
-            Some(tail) if !matches!(classify(tail.status), Class::Delay | Class::Grace) => {
-                tail.ok(&Place::Handle(fh)).map(|_| ())
-            }
-            _ => {
-                let mut ops = vec![putfh(&fh)];
-                ops.extend(after);
-                let res = fs.call(ops, true).await?;
-                if res.status.is_ok() { Ok(()) } else { Err(Client::stopped(&res)) }
-            }
+        let mut after = named.clone();
+        let mut both = false;
+        // Behind everything else: what goes wrong before leaves it to a CLOSE of its own. With its handle and ours there
+        // are four operations more.
+        if let Some((other, open_stateid)) = other.as_ref().and_then(|o| Some((o, o.stateid().ok()?)))
+            && fs.room().await.is_ok_and(|room| room >= named.len() + 4)
+        {
+            after.extend([putfh(other.fh()), ArgOp::Close(CloseArgs { seqid: 0, open_stateid })]);
+            both = true;
         }
+        let (closed, rest) = self.close_with(None, &after).await;
+        both &= rest.as_ref().is_some_and(|tail| tail.status.is_ok());
+        let named = match (closed, rest) {
+            (Err(e), _) => Err(e),
+            (Ok(_), Some(tail)) if tail.status.is_ok() || tail.results.len() > named.len() => Ok(()),
+            (Ok(_), Some(tail)) if !matches!(classify(tail.status), Class::Delay | Class::Grace) => Err(tail.error()),
+            // CLOSE must not be sent twice, so the client did not come back by itself; or the open was lost.
+            (Ok(_), _) => {
+                let mut ops = vec![putfh(&fh)];
+                ops.extend(named);
+                match fs.call(ops, true).await {
+                    Ok(res) if res.status.is_ok() => Ok(()),
+                    Ok(res) => Err(Client::stopped(&res)),
+                    Err(e) => Err(e),
+                }
+            }
+        };
+        let other_closed = match other {
+            Some(other) if both => {
+                fs.client().inner().opens.remove(&other.open);
+                Ok(())
+            }
+            Some(other) => other.close().await,
+            None => Ok(()),
+        };
+        (named, other_closed)
     }
 
     /// CLOSE with one operation before it and others behind it. What came of the first; and of the others, if they were

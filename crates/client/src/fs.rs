@@ -176,7 +176,7 @@ impl Fs {
     }
 
     /// Operations that fit a COMPOUND beside SEQUENCE.
-    async fn room(&self) -> Result<usize> {
+    pub(crate) async fn room(&self) -> Result<usize> {
         let session = self.client.inner().session().await?;
         Ok(session.fore.max_operations.saturating_sub(1) as usize)
     }

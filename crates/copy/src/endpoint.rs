@@ -150,6 +150,8 @@ pub trait Source: Send + Sync {
     /// The next range of data at or after `offset`; `None` when only a hole follows. An endpoint that cannot tell
     /// says that everything is data.
     async fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>>;
+    /// For endpoints that know their own kind and take it.
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
     /// Closes it.
     async fn close(self: Box<Self>) -> Result<()>;
 }
@@ -179,6 +181,11 @@ pub trait Sink: Send + Sync {
     async fn sync(&self) -> Result<Synced>;
     /// Sets attributes, closes and gives the file its name, replacing what had it.
     async fn finish(self: Box<Self>, set: &SetMeta) -> Result<()>;
+    /// [`Sink::finish`] and [`Source::close`] together; the results of both. An endpoint that holds both files may need
+    /// fewer steps for that.
+    async fn finish_with(self: Box<Self>, set: &SetMeta, source: Box<dyn Source>) -> (Result<()>, Result<()>) {
+        tokio::join!(self.finish(set), source.close())
+    }
     /// Closes and removes the file.
     async fn abandon(self: Box<Self>);
 }

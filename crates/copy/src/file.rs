@@ -228,7 +228,7 @@ async fn whole(
     let moved = options.cancel.run(move_bytes(&*source, &*sink, ends, shown, sync, options, progress)).await;
     match moved {
         Ok(done) => {
-            let (finished, closed) = tokio::join!(sink.finish(&kept), source.close());
+            let (finished, closed) = sink.finish_with(&kept, source).await;
             finished?;
             closed?;
             Ok(done)

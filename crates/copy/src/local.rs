@@ -171,6 +171,10 @@ impl Source for LocalSource {
         blocking(move || next_data(&file, offset, &path)).await
     }
 
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+
     async fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }

@@ -363,6 +363,10 @@ impl Source for NfsSource {
         Ok(Some(start..end))
     }
 
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+
     async fn close(self: Box<Self>) -> Result<()> {
         let shown = self.shown;
         let file = self.file.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -381,6 +385,13 @@ enum Unstable {
     Under(Verifier),
     /// The verifier changed in between: some of it is lost.
     Lost,
+}
+
+async fn close(file: Option<File>) -> dhow_client::Result<()> {
+    match file {
+        Some(file) => file.close().await,
+        None => Ok(()),
+    }
 }
 
 pub(crate) struct NfsSink {
@@ -448,26 +459,38 @@ impl NfsSink {
 
     /// CLOSE, the attributes and the name in one call. What is durable was settled before, by [`Sink::sync`]: a file
     /// whose data was lost never gets as far as its final name.
-    async fn settle(&mut self, set: &SetMeta) -> Result<()> {
-        let shown = self.shown.clone();
-        let file = self.take().ok_or_else(|| Error::with(ErrorKind::Io, shown, "the file is closed"))?;
-        let fh = file.fh().clone();
+    /// The CLOSE of `source`, a file of the same server, rides along. The second result is that of closing it.
+    async fn settle(&mut self, set: &SetMeta, source: Option<File>) -> (Result<()>, dhow_client::Result<()>) {
+        let Some(file) = self.take() else {
+            let gone = Error::with(ErrorKind::Io, self.shown.clone(), "the file is closed");
+            return (Err(gone), close(source).await);
+        };
+        let (fh, dir) = (file.fh().clone(), file.dir().or(self.dir.as_ref()).cloned());
+        let (file, dir) = match (Arc::into_inner(file), dir) {
+            (Some(file), Some(dir)) => (file, dir),
+            // It had to be opened again meanwhile, by its handle; or somebody uses it still.
+            (file, _) => return tokio::join!(self.in_steps(file, &fh, set), close(source)),
+        };
         let attrs = (!set.is_empty()).then(|| attrs_of(set));
-        let set_failed = |e: &dhow_client::Error| set_failure(e, set, self.shown.clone());
-        if let Some(file) = Arc::into_inner(file) {
-            if let Some(dir) = file.dir().or(self.dir.as_ref()).cloned() {
-                let name = |path: &Path| Bytes::copy_from_slice(path.file_name().unwrap_or_default().as_bytes());
-                let done = file.close_as(attrs.as_ref(), &dir, name(&self.temp), name(&self.path)).await;
-                return done.map_err(|e| match e {
-                    dhow_client::Error::Status { op: OpNum::SETATTR, .. } => set_failed(&e),
-                    e => self.err(&e),
-                });
-            }
-            // It had to be opened again meanwhile, by its handle.
-            file.close().await.map_err(|e| self.err(&e))?;
-        }
-        if let Some(attrs) = attrs {
-            self.fs.setattr(&fh, &attrs).await.map_err(|e| set_failed(&e))?;
+        let name = |path: &Path| Bytes::copy_from_slice(path.file_name().unwrap_or_default().as_bytes());
+        let names = (name(&self.temp), name(&self.path));
+        let (done, closed) = match source {
+            Some(source) => file.close_both_as(source, attrs.as_ref(), &dir, names.0, names.1).await,
+            None => (file.close_as(attrs.as_ref(), &dir, names.0, names.1).await, Ok(())),
+        };
+        let done = done.map_err(|e| match e {
+            dhow_client::Error::Status { op: OpNum::SETATTR, .. } => set_failure(&e, set, self.shown.clone()),
+            e => self.err(&e),
+        });
+        (done, closed)
+    }
+
+    /// As [`NfsSink::settle`], in a call for each step.
+    async fn in_steps(&self, file: Option<File>, fh: &FileHandle, set: &SetMeta) -> Result<()> {
+        close(file).await.map_err(|e| self.err(&e))?;
+        if !set.is_empty() {
+            let done = self.fs.setattr(fh, &attrs_of(set)).await;
+            done.map_err(|e| set_failure(&e, set, self.shown.clone()))?;
         }
         self.fs.rename(&self.places.0, &self.places.1).await.map_err(|e| self.err(&e))
     }
@@ -526,11 +549,27 @@ impl Sink for NfsSink {
     }
 
     async fn finish(mut self: Box<Self>, set: &SetMeta) -> Result<()> {
-        let done = self.settle(set).await;
+        let (done, _) = self.settle(set, None).await;
         if done.is_err() {
             self.remove().await;
         }
         done
+    }
+
+    async fn finish_with(mut self: Box<Self>, set: &SetMeta, source: Box<dyn Source>) -> (Result<()>, Result<()>) {
+        let same = source.as_any().downcast_ref::<NfsSource>().is_some_and(|s| s.fs.client().is(self.client()));
+        if !same {
+            return tokio::join!(self.finish(set), source.close());
+        }
+        let Ok(source) = source.into_any().downcast::<NfsSource>() else { return (self.finish(set).await, Ok(())) };
+        let NfsSource { file, shown, .. } = *source;
+        // As in `close` of a source: somebody may use it still.
+        let file = Arc::into_inner(file.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let (done, closed) = self.settle(set, file).await;
+        if done.is_err() {
+            self.remove().await;
+        }
+        (done, closed.map_err(|e| failure(&e, shown)))
     }
 
     async fn abandon(mut self: Box<Self>) {

@@ -59,6 +59,22 @@ async fn common_things_take_one_round_trip() {
     took("close, set attributes and rename", 1);
     assert_eq!(fs.stat("a/b/new").await.unwrap().attrs.mode, Some(0o640));
     took("stat of the new name", 1);
+    let (a, b) = (OpenOptions::read(), OpenOptions::write().create(Create::New, 0o600));
+    let (a, b) = (fs.open("a/b/new", &a).await.unwrap(), fs.open("a/b/.both", &b).await.unwrap());
+    took("two opens", 2);
+    let (named, closed) = b.close_both_as(a, None, &dir, ".both".into(), "both".into()).await;
+    (named.unwrap(), closed.unwrap());
+    took("close both and rename", 1);
+    // What fails in the middle leaves the other file to a CLOSE of its own.
+    let (a, b) = (OpenOptions::read(), OpenOptions::write().create(Create::New, 0o600));
+    let (a, b) = (fs.open("a/b/new", &a).await.unwrap(), fs.open("a/b/.both", &b).await.unwrap());
+    took("two opens", 2);
+    let (named, closed) = b.close_both_as(a, None, &dir, "absent".into(), "both".into()).await;
+    assert!(named.unwrap_err().is(Status::NOENT));
+    closed.unwrap();
+    took("a rename that fails, and a close", 2);
+    fs.remove("a/b/.both").await.unwrap();
+    took("remove", 1);
     client.close().await.unwrap();
 }
 

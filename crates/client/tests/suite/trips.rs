@@ -63,7 +63,8 @@ async fn common_things_take_one_round_trip() {
     let (a, b) = (fs.open("a/b/new", &a).await.unwrap(), fs.open("a/b/.both", &b).await.unwrap());
     took("two opens", 2);
     let (named, closed) = b.close_both_as(a, None, &dir, ".both".into(), "both".into()).await;
-    (named.unwrap(), closed.unwrap());
+    named.unwrap();
+    closed.unwrap();
     took("close both and rename", 1);
     // What fails in the middle leaves the other file to a CLOSE of its own.
     let (a, b) = (OpenOptions::read(), OpenOptions::write().create(Create::New, 0o600));

@@ -232,6 +232,7 @@ pub const KEYS: &[Key] = &[
     time!("ids.patience", ids.patience, Duration::from_millis(100)..=Duration::from_secs(60)),
     number!("ids.entries", ids.entries, 16..=10_000_000),
     number!("limits.connections", server.connections, 1..=1_000_000),
+    number!("limits.connections_per_peer", server.connections_per_peer, 1..=1_000_000),
     number!("limits.calls_per_connection", server.calls_per_connection, 1..=65_536),
     size!("limits.max_io", server.max_io, 64 * KIB..=4 * MIB),
     size!("limits.request_bytes", server.request_bytes, 8 * MIB..=1024 * GIB),

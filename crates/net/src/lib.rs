@@ -29,7 +29,9 @@ mod writer;
 
 pub use budget::{Budget, Charge};
 pub use conn::{CallError, CallHandler, CloseReason, Connection, Driver, NoCalls, PendingCall, SHARED_BELOW};
-pub use listen::{ConnectOptions, ListenOptions, Listener, connect, is_reserved_port, tune};
+pub use listen::{
+    ConnLimit, ConnPermit, ConnectOptions, Full, ListenOptions, Listener, connect, is_reserved_port, tune,
+};
 pub use metrics::NetMetrics;
 pub use reader::{PayloadFinder, ReadError, Record, RecordReader};
 

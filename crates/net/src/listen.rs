@@ -2,7 +2,9 @@
 
 use crate::NetShared;
 use crate::metrics::add;
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,8 +15,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// How to listen.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Connections that may be open at once over all listeners that share the [`Semaphore`] made of it.
-    pub max_connections: usize,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
     /// An IPv6 listener takes IPv6 only; otherwise `[::]` takes IPv4 too, where the system allows.
@@ -22,9 +22,79 @@ pub struct ListenOptions {
 }
 
 impl Default for ListenOptions {
-    /// 4096 connections, a backlog of 1024, IPv6 apart from IPv4.
+    /// A backlog of 1024, IPv6 apart from IPv4.
     fn default() -> Self {
-        Self { max_connections: 4096, backlog: 1024, v6_only: true }
+        Self { backlog: 1024, v6_only: true }
+    }
+}
+
+/// How many connections may be open at once, in all and from one peer. Listeners that share it count together.
+#[derive(Debug)]
+pub struct ConnLimit {
+    all: Arc<Semaphore>,
+    per_peer: usize,
+    /// Open connections by peer; no entry is kept for a peer without any.
+    peers: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A place among the connections; dropping it gives it back.
+#[derive(Debug)]
+pub struct ConnPermit {
+    limit: Arc<ConnLimit>,
+    peer: IpAddr,
+    _all: OwnedSemaphorePermit,
+}
+
+/// Which limit was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// That of all connections.
+    All,
+    /// That of the connections of one peer.
+    Peer,
+}
+
+/// What counts as one peer: an IPv4 address (also one that arrives as IPv6), or the /64 of an IPv6 address, for a host
+/// may use any address of its network's.
+fn peer_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+impl ConnLimit {
+    /// So many connections in all and from one peer.
+    pub fn new(all: usize, per_peer: usize) -> Arc<Self> {
+        let all = Arc::new(Semaphore::new(all.min(Semaphore::MAX_PERMITS)));
+        Arc::new(Self { all, per_peer, peers: Mutex::default() })
+    }
+
+    /// A place for a connection from `ip`.
+    ///
+    /// # Errors
+    /// The limit that was reached; that of the peer first, so that one who takes too much is told of its own.
+    pub fn admit(self: &Arc<Self>, ip: IpAddr) -> Result<ConnPermit, Full> {
+        let peer = peer_of(ip);
+        let mut peers = self.peers.lock();
+        if peers.get(&peer).copied().unwrap_or(0) >= self.per_peer {
+            return Err(Full::Peer);
+        }
+        let all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| Full::All)?;
+        *peers.entry(peer).or_default() += 1;
+        Ok(ConnPermit { limit: Arc::clone(self), peer, _all: all })
+    }
+}
+
+impl Drop for ConnPermit {
+    fn drop(&mut self) {
+        let mut peers = self.limit.peers.lock();
+        if let Some(n) = peers.get_mut(&self.peer) {
+            *n -= 1;
+            if *n == 0 {
+                peers.remove(&self.peer);
+            }
+        }
     }
 }
 
@@ -32,7 +102,7 @@ impl Default for ListenOptions {
 #[derive(Debug)]
 pub struct Listener {
     inner: TcpListener,
-    limit: Arc<Semaphore>,
+    limit: Arc<ConnLimit>,
     shared: Arc<NetShared>,
 }
 
@@ -45,7 +115,7 @@ impl Listener {
     pub fn bind(
         addr: SocketAddr,
         options: &ListenOptions,
-        limit: Arc<Semaphore>,
+        limit: Arc<ConnLimit>,
         shared: Arc<NetShared>,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
@@ -72,7 +142,7 @@ impl Listener {
     ///
     /// # Errors
     /// Those that do not concern a single connection; out of descriptors is retried after a pause.
-    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, ConnPermit)> {
         loop {
             let (stream, peer) = match self.inner.accept().await {
                 Ok(got) => got,
@@ -83,10 +153,14 @@ impl Listener {
                 }
                 Err(e) => return Err(e),
             };
-            let Ok(permit) = Arc::clone(&self.limit).try_acquire_owned() else {
-                add(&self.shared.metrics.refused, 1);
-                tracing::debug!(%peer, "connection limit reached");
-                continue;
+            let permit = match self.limit.admit(peer.ip()) {
+                Ok(permit) => permit,
+                Err(full) => {
+                    let metrics = &self.shared.metrics;
+                    add(if full == Full::Peer { &metrics.refused_peer } else { &metrics.refused }, 1);
+                    tracing::debug!(%peer, ?full, "connection limit reached");
+                    continue;
+                }
             };
             if let Err(e) = tune(&stream) {
                 tracing::debug!(%peer, error = %e, "cannot set socket options");
@@ -177,4 +251,25 @@ async fn connect_reserved(addr: SocketAddr) -> io::Result<Option<TcpStream>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_by_peer_and_given_back() {
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let limit = ConnLimit::new(5, 2);
+        let one = [limit.admit(ip("192.0.2.1")).unwrap(), limit.admit(ip("::ffff:192.0.2.1")).unwrap()];
+        assert_eq!(limit.admit(ip("192.0.2.1")).unwrap_err(), Full::Peer, "the same host by IPv6");
+        let six = [limit.admit(ip("2001:db8::1")).unwrap(), limit.admit(ip("2001:db8::2")).unwrap()];
+        assert_eq!(limit.admit(ip("2001:db8::3")).unwrap_err(), Full::Peer, "one /64 is one peer");
+        let last = limit.admit(ip("2001:db8:0:1::1")).unwrap();
+        assert_eq!(limit.admit(ip("198.51.100.1")).unwrap_err(), Full::All);
+        drop(one);
+        let _again = limit.admit(ip("192.0.2.1")).unwrap();
+        drop((six, last));
+        assert_eq!(limit.peers.lock().len(), 1, "nothing is kept of who has gone");
+    }
 }

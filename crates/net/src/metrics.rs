@@ -29,8 +29,10 @@ pub struct NetMetrics {
     pub write_stalls: AtomicU64,
     /// Replies nobody waited for.
     pub late_replies: AtomicU64,
-    /// Connections refused by the limit.
+    /// Connections refused by the limit of all.
     pub refused: AtomicU64,
+    /// Connections refused by the limit of one peer's.
+    pub refused_peer: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {

@@ -2,17 +2,18 @@
 
 //! Over the loopback: listeners of both families, the connection limit, socket options.
 
-use dhow_net::{ConnOptions, ConnectOptions, Connection, ListenOptions, Listener, NetShared, NoCalls, connect};
+use dhow_net::{
+    ConnLimit, ConnOptions, ConnectOptions, Connection, ListenOptions, Listener, NetShared, NoCalls, connect,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::io::AsyncReadExt;
-use tokio::sync::Semaphore;
 
 #[tokio::test]
 async fn listens_on_port_0_of_both_families_and_calls_cross() {
     for addr in ["127.0.0.1:0", "[::1]:0"] {
         let shared = Arc::new(NetShared::default());
-        let limit = Arc::new(Semaphore::new(8));
+        let limit = ConnLimit::new(8, 8);
         let listener = match Listener::bind(addr.parse().unwrap(), &ListenOptions::default(), limit, shared.clone()) {
             Ok(l) => l,
             // A machine without IPv6 cannot test it.
@@ -44,7 +45,7 @@ async fn listens_on_port_0_of_both_families_and_calls_cross() {
 #[tokio::test]
 async fn the_limit_of_connections_holds_and_recovers() {
     let shared = Arc::new(NetShared::default());
-    let limit = Arc::new(Semaphore::new(1));
+    let limit = ConnLimit::new(1, 8);
     let any = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(any, &ListenOptions::default(), limit, shared.clone()).unwrap();
     let at = listener.local_addr().unwrap();

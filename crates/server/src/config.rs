@@ -105,6 +105,8 @@ pub enum Squash {
 pub struct ServerLimits {
     /// Open connections.
     pub connections: usize,
+    /// Open connections of one peer: an IPv4 address, or a /64 of IPv6.
+    pub connections_per_peer: usize,
     /// Calls of one connection that are executed at once; above that nothing more is read from it. At least the
     /// slots a client may use on one connection, or slots wait for each other.
     pub calls_per_connection: usize,
@@ -126,6 +128,7 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            connections_per_peer: 1024,
             calls_per_connection: 2048,
             max_io: 1 << 20,
             request_bytes: 256 << 20,

@@ -27,6 +27,7 @@ mod gates;
 pub mod ids;
 pub mod metrics;
 pub mod netmatch;
+mod pressure;
 mod reaper;
 pub mod server;
 pub mod shared;

@@ -14,6 +14,7 @@ use dhow_state::{Client, ClientOwnerId, ClientRecord, Effect, Effects, FileKey, 
 use dhow_vfs::{Cx, IoRef, LockOwner, LockRange, ObjectId};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often the state is told the time.
@@ -175,10 +176,20 @@ impl ServerShared {
         match ask(&self.store, move |store| store.put(&[(record.owner.0, Bytes::from_static(RECORD))])).await {
             Ok(()) => {
                 client.recorded();
+                if self.store_fails.swap(false, Ordering::Relaxed) {
+                    tracing::warn!("the state directory takes records again");
+                }
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(%error, "cannot record a client");
+                // One line, not one for every try of every client.
+                if !self.store_fails.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        %error,
+                        "cannot record clients in the state directory: new clients get no opens and locks until it has \
+                         room; those recorded before go on"
+                    );
+                }
                 Err(Status::DELAY)
             }
         }

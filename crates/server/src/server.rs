@@ -5,7 +5,7 @@ use crate::conn::{Calls, ConnCx};
 use crate::exports::{ExportError, Exports};
 use crate::reaper;
 use crate::shared::{Choices, ServerShared, StatusHook};
-use dhow_net::{CloseReason, ConnOptions, Connection, ListenOptions, Listener};
+use dhow_net::{CloseReason, ConnLimit, ConnOptions, ConnPermit, Connection, ListenOptions, Listener};
 use dhow_proto::v4::payload;
 use dhow_state::{ConnId, State};
 use dhow_vfs::Time;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How long exports are waited for at the start.
@@ -75,17 +75,16 @@ impl Server {
         state.max_request = state.max_request.max(largest);
         state.max_reply = state.max_reply.max(largest);
         let exports = Exports::new(exports, now())?;
-        let max_connections = limits.connections;
+        let limit = ConnLimit::new(limits.connections, limits.connections_per_peer);
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
         let previous = reaper::records(&store).await.map_err(StartError::Store)?;
         let state = State::new(state, &id, previous, dhow_state::Time::default());
         let shared = Arc::new(ServerShared::new(Choices { limits, copy, ids }, identity, exports, state, store, hook));
-        let limit = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let mut listeners = Vec::with_capacity(listen.len());
         for &addr in &listen {
             // `[::]` takes IPv4 clients too, unless IPv4 has a listener of its own on that port.
             let v6_only = listen.iter().any(|other| other.is_ipv4() && other.port() == addr.port());
-            let options = ListenOptions { max_connections, v6_only, ..ListenOptions::default() };
+            let options = ListenOptions { v6_only, ..ListenOptions::default() };
             let listener = Listener::bind(addr, &options, Arc::clone(&limit), Arc::clone(&shared.net))
                 .map_err(|source| StartError::Listen { addr, source })?;
             listeners.push(listener);
@@ -105,6 +104,7 @@ impl Server {
         }
         tasks.spawn(reaper::run(Arc::clone(&shared)));
         tasks.spawn(give_back_buffers(Arc::clone(&shared)));
+        tasks.spawn(crate::pressure::tell(Arc::clone(&shared)));
         tracing::info!(?addresses, exports = shared.exports.list().len(), "serving");
         Ok(Running { shared, addresses, stop, tasks })
     }
@@ -209,7 +209,7 @@ fn serve<R, W>(
     read: R,
     write: W,
     (peer, local): (Option<SocketAddr>, Option<SocketAddr>),
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<ConnPermit>,
 ) where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -62,6 +62,8 @@ pub struct ServerShared {
     pub(crate) gates: AllGates,
     /// Durable records of clients.
     pub(crate) store: Arc<dyn StableStore>,
+    /// The store refused the last record of a client.
+    pub(crate) store_fails: AtomicBool,
     /// Counters.
     pub metrics: ServerMetrics,
     /// Buffers, budgets and counters of the transport.
@@ -102,6 +104,7 @@ impl ServerShared {
             closing: watch::Sender::new(false),
             gates: AllGates::new(),
             store,
+            store_fails: AtomicBool::new(false),
             metrics: ServerMetrics::default(),
             net,
             conns: Mutex::default(),

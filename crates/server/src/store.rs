@@ -11,6 +11,7 @@
 
 use crate::config::Identity;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,9 +61,16 @@ pub trait StableStore: Send + Sync {
     }
 }
 
+type Opener = Box<dyn Fn() -> Result<Database, redb::DatabaseError> + Send + Sync>;
+
 /// The store in a state directory.
+///
+/// The database behind it refuses all work after its medium has failed once (a full disk is enough), until it is opened
+/// anew; so it is dropped then, and the next call opens it. What was committed before is there, what was not is not.
 pub struct FileStore {
-    db: Database,
+    /// `None` after a failure.
+    db: Mutex<Option<Database>>,
+    opener: Opener,
     path: PathBuf,
 }
 
@@ -70,31 +78,32 @@ impl FileStore {
     /// Opens or creates `DIR/state.redb`, and `DIR` if need be (mode 0700: the key of all filehandles lies in it).
     ///
     /// # Errors
-    /// The directory or file cannot be used; another server has it open. The message names the path.
+    /// The directory or file cannot be used; another server has it open; the file is damaged. The message names the
+    /// path, and what can be done.
     pub fn open(dir: &Path) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let name = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(name)?;
         let path = dir.join("state.redb");
-        Self::build(path, |builder, path| builder.create(path))
+        let file = path.clone();
+        Self::build(path, Box::new(move || builder().create(&file)))
     }
 
-    /// The store on any medium, for example one that fails on purpose; `name` stands for its path in messages.
+    /// The store on any medium, for example one that fails on purpose. `medium` makes it at each opening; `name` stands
+    /// for its path in messages.
     ///
     /// # Errors
     /// As [`FileStore::open`].
-    pub fn over(medium: impl redb::StorageBackend, name: &str) -> io::Result<Self> {
-        Self::build(PathBuf::from(name), |builder, _| builder.create_with_backend(medium))
+    pub fn over<M: redb::StorageBackend>(
+        medium: impl Fn() -> M + Send + Sync + 'static,
+        name: &str,
+    ) -> io::Result<Self> {
+        Self::build(PathBuf::from(name), Box::new(move || builder().create_with_backend(medium())))
     }
 
-    fn build(
-        path: PathBuf,
-        open: impl FnOnce(&mut redb::Builder, &Path) -> Result<Database, redb::DatabaseError>,
-    ) -> io::Result<Self> {
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE);
-        let db = open(&mut builder, &path).map_err(|e| cannot_open(&path, e))?;
-        let store = Self { db, path };
+    fn build(path: PathBuf, opener: Opener) -> io::Result<Self> {
+        let db = opener().map_err(|e| cannot_open(&path, e))?;
+        let store = Self { db: Mutex::new(Some(db)), opener, path };
         store.write(|tables| {
             tables.open_table(CLIENTS)?;
             tables.open_table(META)?;
@@ -103,20 +112,39 @@ impl FileStore {
         Ok(store)
     }
 
-    fn error(&self, e: impl Into<redb::Error>) -> io::Error {
-        match e.into() {
-            redb::Error::Io(e) => io::Error::new(e.kind(), format!("{}: {e}", self.path.display())),
-            e => io::Error::other(format!("{}: {e}", self.path.display())),
+    /// Runs `f` on the database, opened anew if it failed before.
+    fn with<T>(&self, f: impl FnOnce(&Database) -> Result<T, redb::Error>) -> io::Result<T> {
+        let mut slot = self.db.lock();
+        let db = match slot.take() {
+            Some(db) => db,
+            None => (self.opener)().map_err(|e| cannot_open(&self.path, e))?,
+        };
+        match f(&db) {
+            Ok(out) => {
+                *slot = Some(db);
+                Ok(out)
+            }
+            // The database is dropped here.
+            Err(redb::Error::Io(e)) => Err(io::Error::new(e.kind(), format!("{}: {e}", self.path.display()))),
+            Err(e) => Err(io::Error::other(format!("{}: {e}", self.path.display()))),
         }
     }
 
     /// One transaction, durable when this returns.
     fn write<T>(&self, f: impl FnOnce(&redb::WriteTransaction) -> Result<T, redb::Error>) -> io::Result<T> {
-        let tx = self.db.begin_write().map_err(|e| self.error(e))?;
-        let out = f(&tx).map_err(|e| self.error(e))?;
-        tx.commit().map_err(|e| self.error(e))?;
-        Ok(out)
+        self.with(|db| {
+            let tx = db.begin_write()?;
+            let out = f(&tx)?;
+            tx.commit()?;
+            Ok(out)
+        })
     }
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder
 }
 
 /// Says which file it is and what can be done.
@@ -142,16 +170,15 @@ fn cannot_open(path: &Path, e: redb::DatabaseError) -> io::Error {
 
 impl StableStore for FileStore {
     fn clients(&self) -> io::Result<Vec<(Bytes, Bytes)>> {
-        let read = || -> Result<Vec<(Bytes, Bytes)>, redb::Error> {
-            let table = self.db.begin_read()?.open_table(CLIENTS)?;
+        self.with(|db| {
+            let table = db.begin_read()?.open_table(CLIENTS)?;
             let mut all = Vec::new();
             for entry in table.iter()? {
                 let (owner, value) = entry?;
                 all.push((Bytes::copy_from_slice(owner.value()), Bytes::copy_from_slice(value.value())));
             }
             Ok(all)
-        };
-        read().map_err(|e| self.error(e))
+        })
     }
 
     fn put(&self, records: &[(Bytes, Bytes)]) -> io::Result<()> {
@@ -175,11 +202,11 @@ impl StableStore for FileStore {
     }
 
     fn value(&self, name: &str, make: &mut dyn FnMut() -> io::Result<Vec<u8>>) -> io::Result<Bytes> {
-        let read = || -> Result<Option<Bytes>, redb::Error> {
-            let table = self.db.begin_read()?.open_table(META)?;
+        let there = self.with(|db| {
+            let table = db.begin_read()?.open_table(META)?;
             Ok(table.get(name)?.map(|v| Bytes::copy_from_slice(v.value())))
-        };
-        if let Some(value) = read().map_err(|e| self.error(e))? {
+        })?;
+        if let Some(value) = there {
             return Ok(value);
         }
         let value = make()?;
@@ -204,7 +231,7 @@ impl StableStore for FileStore {
 /// A store that forgets everything with the process: for tests, and for servers that nobody reclaims from.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    inner: parking_lot::Mutex<MemoryTables>,
+    inner: Mutex<MemoryTables>,
 }
 
 #[derive(Debug, Default)]
@@ -308,6 +335,96 @@ mod tests {
         let (one, two) = (identity(&store).unwrap(), identity(&store).unwrap());
         assert_eq!((one.handle_key, &one.major_id), (two.handle_key, &two.major_id));
         assert_eq!((one.instance, two.instance), (2, 3));
+    }
+
+    /// A medium in memory that can be full.
+    #[derive(Debug, Default)]
+    struct Small {
+        data: Mutex<Vec<u8>>,
+        full: std::sync::atomic::AtomicBool,
+    }
+
+    #[derive(Debug)]
+    struct Of(Arc<Small>);
+
+    impl Of {
+        fn room(&self) -> io::Result<()> {
+            match self.0.full.load(std::sync::atomic::Ordering::SeqCst) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl redb::StorageBackend for Of {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.0.data.lock().len() as u64)
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            out.copy_from_slice(&self.0.data.lock()[offset as usize..][..out.len()]);
+            Ok(())
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.room()?;
+            self.0.data.lock().resize(len as usize, 0);
+            Ok(())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.room()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.room()?;
+            self.0.data.lock()[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_and_got_over() {
+        let small = Arc::new(Small::default());
+        let medium = small.clone();
+        let store = FileStore::over(move || Of(medium.clone()), "/state/state.redb").unwrap();
+        let b = |s: &'static str| Bytes::from_static(s.as_bytes());
+        store.put(&[(b("old"), b("1"))]).unwrap();
+        small.full.store(true, std::sync::atomic::Ordering::SeqCst);
+        for _ in 0..3 {
+            let e = store.put(&[(b("new"), b("1"))]).unwrap_err();
+            assert!(e.kind() == io::ErrorKind::StorageFull && e.to_string().contains("/state/state.redb"), "{e:?}");
+            assert!(store.forget(&[b("old")]).is_err());
+        }
+        small.full.store(false, std::sync::atomic::Ordering::SeqCst);
+        store.put(&[(b("newer"), b("1"))]).unwrap();
+        let owners: Vec<_> = store.clients().unwrap().into_iter().map(|c| c.0).collect();
+        // Whether "new" got there is open, for nobody was told so.
+        assert!(owners.contains(&b("old")) && owners.contains(&b("newer")), "{owners:?}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_with_the_remedy() {
+        type Damage = fn(&mut Vec<u8>);
+        let damage: [(&str, Damage); 4] = [
+            ("text instead", |v| *v = b"no database at all".to_vec()),
+            ("cut short", |v| v.truncate(v.len() / 3)),
+            ("head overwritten", |v| v[..4096].fill(0x5a)),
+            ("all zero", |v| v.fill(0)),
+        ];
+        for (what, damage) in damage {
+            let dir = tempfile::tempdir().unwrap();
+            let store = FileStore::open(dir.path()).unwrap();
+            store.put(&[(Bytes::from_static(b"a"), Bytes::from_static(b"1"))]).unwrap();
+            drop(store);
+            let file = dir.path().join("state.redb");
+            let mut bytes = std::fs::read(&file).unwrap();
+            damage(&mut bytes);
+            std::fs::write(&file, bytes).unwrap();
+            let e = FileStore::open(dir.path()).err().unwrap_or_else(|| panic!("{what}: opened"));
+            let text = e.to_string();
+            assert!(text.contains("state.redb") && text.contains("move it away"), "{what}: {text}");
+        }
     }
 
     #[test]

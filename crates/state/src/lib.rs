@@ -143,6 +143,11 @@ impl<T: Clone + Send> State<T> {
         &self.hits
     }
 
+    /// How often [`Limits::conns_per_session`] was hit: the oldest binding made room.
+    pub fn session_conn_hits(&self) -> u64 {
+        self.budget.conn_hits.count()
+    }
+
     /// What time does: leases, unconfirmed clients, courtesy, the grace period, finished copies. Call it about once a
     /// second and carry the effects out in order.
     pub fn tick(&self, now: Time) -> Effects<T> {

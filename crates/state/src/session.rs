@@ -9,7 +9,7 @@ use crate::backchannel::BackChannel;
 use crate::client::Client;
 use crate::slots::{Admit, SlotTable};
 use crate::types::{ConnId, Reply, SessionId, Status, Time};
-use crate::{Limits, State};
+use crate::{HitCount, Limits, State};
 use dhow_proto::v4::ops::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, ChannelAttrs, ChannelDirFromClient,
     ChannelDirFromServer, SequenceArgs, SequenceOk, seq4_status,
@@ -20,9 +20,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reply-cache memory promised to sessions, bytes.
+/// What the sessions share.
 #[derive(Debug, Default)]
-pub(crate) struct Budget(AtomicU64);
+pub(crate) struct Budget {
+    /// Reply-cache memory promised, bytes.
+    promised: AtomicU64,
+    /// Connections that made room for another one of their session.
+    pub(crate) conn_hits: HitCount,
+}
 
 /// What a slot may come to hold: the largest cached reply, and what a slot takes by itself.
 fn slot_cost(max_cached: u32) -> u64 {
@@ -33,22 +38,22 @@ impl Budget {
     /// How many slots of `each` bytes a session that asks for `wanted` gets: an eighth of what is left at most, but
     /// never less than the smaller of what it wants and `min`.
     pub(crate) fn slots(&self, wanted: u32, each: u32, limits: &Limits) -> u32 {
-        let left = limits.cached_bytes.saturating_sub(self.0.load(Ordering::Relaxed));
+        let left = limits.cached_bytes.saturating_sub(self.promised.load(Ordering::Relaxed));
         let fair = u32::try_from(left / 8 / slot_cost(each)).unwrap_or(u32::MAX);
         wanted.min(limits.slots_per_session).min(fair.max(limits.slots_min)).max(1)
     }
 
     fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        self.promised.fetch_add(n, Ordering::Relaxed);
     }
 
     fn sub(&self, n: u64) {
-        self.0.fetch_sub(n, Ordering::Relaxed);
+        self.promised.fetch_sub(n, Ordering::Relaxed);
     }
 
     /// Bytes promised.
     pub(crate) fn promised(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.promised.load(Ordering::Relaxed)
     }
 }
 
@@ -152,6 +157,7 @@ impl Session {
             return false;
         }
         if inner.conns.len() >= limits.conns_per_session {
+            self.budget.conn_hits.add();
             // Rather one that carries no callbacks.
             let i = inner.conns.iter().position(|b| !b.back).unwrap_or(0);
             let old = inner.conns.remove(i);

@@ -278,7 +278,8 @@ impl Machine {
     }
 
     async fn up(&self, power: &Arc<Power>) -> Result<Running, Box<dyn std::error::Error>> {
-        let medium = Plugged { disk: self.disk.clone(), power: power.clone() };
+        let (disk, plug) = (self.disk.clone(), power.clone());
+        let medium = move || Plugged { disk: disk.clone(), power: plug.clone() };
         let store: Arc<dyn StableStore> = Arc::new(InPlace(FileStore::over(medium, "the records")?));
         let identity = identity(&store)?;
         let watch = power.clone();

@@ -32,11 +32,20 @@ impl Place {
 
     /// The next instance.
     pub async fn start(&self) -> Running {
+        self.start_at(vec![([127, 0, 0, 1], 0).into()]).await
+    }
+
+    /// The next instance, without a listener: for connections in the same process, and paused time.
+    pub async fn start_unbound(&self) -> Running {
+        self.start_at(Vec::new()).await
+    }
+
+    async fn start_at(&self, listen: Vec<std::net::SocketAddr>) -> Running {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let export = ExportConfig { path: "/".into(), backend: self.fs.clone(), options };
         let mut config = ServerConfig::in_memory(vec![export]).unwrap();
         let fresh = Identity::ephemeral().unwrap();
-        config.listen = vec![([127, 0, 0, 1], 0).into()];
+        config.listen = listen;
         config.identity = Identity { instance: fresh.instance, secret: fresh.secret, ..self.identity.clone() };
         config.store = self.store.clone();
         config.state.lease = self.lease;

@@ -4,4 +4,5 @@
 
 mod common;
 mod courtesy;
+mod faults;
 mod recovery;

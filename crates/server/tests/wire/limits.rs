@@ -10,6 +10,11 @@ async fn serve(change: impl FnOnce(&mut ServerConfig)) -> Srv {
     Srv::with(Default::default(), change).await
 }
 
+/// How often a limit was reached, by its name in the configuration.
+fn hits(srv: &Srv, name: &str) -> u64 {
+    srv.running.shared().limit_hits().into_iter().find(|h| h.0 == name).expect("a limit of that name").1
+}
+
 async fn works(c: &mut Client, name: &str) {
     let root = c.walk("").await;
     let f = c.create(&root, name).await;
@@ -31,6 +36,7 @@ async fn introductions_that_lead_to_nothing() {
         let status = exchange(&mut w, &ClientOptions::named(format!("nobody {i}"))).await;
         assert!(matches!(status, Status::OK | Status::DELAY), "{status:?}");
     }
+    assert!(hits(&srv, "limits.unconfirmed_clients") > 1900);
     works(&mut good, "f").await;
     let mut late = srv.client("late").await;
     works(&mut late, "g").await;
@@ -48,6 +54,7 @@ async fn clients() {
     for i in 0..20 {
         assert_eq!(exchange(&mut w, &ClientOptions::named(format!("late {i}"))).await, Status::DELAY);
     }
+    assert_eq!(hits(&srv, "limits.clients"), 20);
     for (i, c) in inside.iter_mut().enumerate() {
         works(c, &format!("f{i}")).await;
     }
@@ -76,6 +83,7 @@ async fn sessions() {
         }
     }
     assert_eq!((granted, refused), (4, 36));
+    assert_eq!(hits(&srv, "limits.sessions"), 36);
     works(&mut c, "f").await;
     works(&mut srv.client("other").await, "g").await;
 }
@@ -94,6 +102,7 @@ async fn slots() {
         least = least.min(slots);
         works(&mut c, &format!("f{i}")).await;
     }
+    assert!(hits(&srv, "limits.cached_bytes") > 0);
     assert!(least < 2048, "forty sessions of 2048 slots are more than there is room for");
 }
 
@@ -122,6 +131,7 @@ async fn opens() {
         }
     }
     assert_eq!((opens.len(), refused), (20, 41));
+    assert_eq!(hits(&srv, "limits.opens"), 41);
     assert_eq!(srv.fs.open_count(), 20, "what was refused is not open");
     works(&mut srv.client("other").await, "g").await;
     for open in opens {
@@ -161,6 +171,7 @@ async fn locks() {
         }
     }
     assert!(granted > 0 && granted <= 32 && refused > 0, "{granted} granted, {refused} refused");
+    assert_eq!(hits(&srv, "limits.locks_per_file"), refused);
     // Giving them all up works at the limit too; then there is room.
     let s = stateid.unwrap();
     c.ok(&[op::put(&f.fh), op::locku(s, 0, u64::MAX)]).await;
@@ -174,6 +185,7 @@ async fn locks() {
         }
     }
     assert_eq!(owners, 4);
+    assert_eq!(hits(&srv, "limits.lock_owners_per_open"), 17);
 }
 
 /// Connections: the one too many waits or is closed; those that are there go on, and a place that gets free is taken.
@@ -187,6 +199,13 @@ async fn connections() {
         wires.push(w);
     }
     let mut more = srv.wire().await;
+    for _ in 0..1000 {
+        if hits(&srv, "limits.connections") > 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(hits(&srv, "limits.connections"), 1);
     for w in &mut wires {
         assert!(w.null().await.header.is_success());
     }
@@ -222,7 +241,94 @@ async fn connections_of_one_session() {
         assert!(matches!(status, Status::OK | Status::CONN_NOT_BOUND_TO_SESSION | Status::DELAY), "{status:?}");
         wires.push(w);
     }
+    assert!(hits(&srv, "limits.connections_per_session") > 0);
     works(&mut c, "f").await;
+}
+
+/// Connections of one peer: it is refused more, others are not. The peers here are addresses of the loopback.
+#[tokio::test]
+async fn connections_of_one_peer() {
+    let srv = serve(|c| {
+        c.limits.connections = 8;
+        c.limits.connections_per_peer = 4;
+    })
+    .await;
+    let from = async |ip: [u8; 4]| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((ip, 0).into()).unwrap();
+        Wire::new(socket.connect(srv.addr).await.unwrap())
+    };
+    let served = async |w: &mut Wire| {
+        let null = dhow_testkit::wire::call_bytes(1, dhow_rpc::OpaqueAuth::NONE, dhow_proto::NFS_PROGRAM, 4, 0, &[]);
+        w.send_record(&null).await.is_ok() && w.try_reply(1).await.is_some()
+    };
+    let mut inside = Vec::new();
+    for _ in 0..4 {
+        let mut w = from([127, 0, 0, 2]).await;
+        assert!(served(&mut w).await);
+        inside.push(w);
+    }
+    for _ in 0..10 {
+        let mut w = from([127, 0, 0, 2]).await;
+        assert!(!served(&mut w).await, "one too many of its peer");
+    }
+    assert_eq!((hits(&srv, "limits.connections_per_peer"), hits(&srv, "limits.connections")), (10, 0));
+    let mut other = from([127, 0, 0, 3]).await;
+    assert!(served(&mut other).await, "another peer is not in its way");
+    works(&mut srv.client("third").await, "f").await;
+    for w in &mut inside {
+        assert!(served(w).await);
+    }
+    inside.clear();
+    for _ in 0..500 {
+        if served(&mut from([127, 0, 0, 2]).await).await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("no place got free");
+}
+
+/// Bytes in flight: one client's requests of all sizes wait for each other, those of others go on (case B22).
+#[tokio::test]
+async fn bytes_in_flight() {
+    let srv = serve(|c| {
+        c.limits.request_bytes = 4 << 20;
+        c.limits.request_bytes_per_connection = 2 << 20;
+    })
+    .await;
+    let mut c = srv.client("greedy").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let stuck = srv.fault.hold(dhow_testkit::fault::Call::Write);
+    let data = vec![7; 900_000];
+    let mut sent = Vec::new();
+    for slot in 0..2 {
+        let write = op::write(f.stateid, 0, dhow_proto::v4::StableHow::UNSTABLE, &data);
+        sent.push(c.send(slot, &[op::put(&f.fh), write]).await);
+    }
+    stuck.arrived(2).await;
+    // The next one finds no room: it waits in the connection, not in the server's memory.
+    let write = op::write(f.stateid, 0, dhow_proto::v4::StableHow::UNSTABLE, &data);
+    let sending = tokio::spawn(async move {
+        sent.push(c.send(2, &[op::put(&f.fh), write]).await);
+        (c, sent)
+    });
+    for _ in 0..1000 {
+        if hits(&srv, "limits.request_bytes") > 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert!(hits(&srv, "limits.request_bytes") > 0, "nothing waited");
+    assert_eq!(stuck.count(), 2);
+    let mut other = srv.client("other").await;
+    other.walk("").await;
+    stuck.open();
+    let (mut c, sent) = sending.await.unwrap();
+    for xid in sent {
+        assert!(c.wait(xid).await.status.is_ok());
+    }
 }
 
 /// Large arguments that are well-formed: answered, or refused as too large, in any case at once.

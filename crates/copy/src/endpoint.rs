@@ -277,6 +277,11 @@ pub trait Endpoint: Send + Sync + 'static {
     /// Makes a file that will be called `path`, under a temporary name in the same directory.
     async fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Sink>>;
 
+    /// Whether there is a network in between.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Up to how many bytes [`Endpoint::read_small`] and [`Endpoint::write_small`] are shorter ways than opening and
     /// creating; 0 if they never are.
     fn small_limit(&self) -> u32 {

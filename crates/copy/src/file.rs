@@ -356,8 +356,9 @@ async fn move_bytes(
     }
     progress.tell(Event::Started { place: shown, method: Method::ReadWrite });
     let flight = flight();
+    let apart = from.is_remote() && to.is_remote() && !from.same_place(to);
     for _ in 0..=REWRITES {
-        let bytes = pipeline::pump(source, sink, progress).await?;
+        let bytes = pipeline::pump(source, sink, apart, progress).await?;
         if !sync || sink.sync().await? == Synced::Durable {
             if let Some(flight) = flight {
                 flight.landed(Way::ReadWrite, bytes);

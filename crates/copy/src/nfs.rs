@@ -687,6 +687,10 @@ impl Endpoint for NfsEndpoint {
         }))
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     fn small_limit(&self) -> u32 {
         self.small
     }

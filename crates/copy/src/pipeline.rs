@@ -48,11 +48,16 @@ enum Step<'a> {
 /// Copies the data of `source` into `sink`, which is empty. Returns the size of the result.
 ///
 /// A piece is read and then written, each by one call; as many pieces as [`WINDOW`] holds are under way at once, and
-/// the next extent is looked for meanwhile.
-pub(crate) async fn pump<'a>(source: &'a dyn Source, sink: &'a dyn Sink, progress: &'a Progress) -> Result<u64> {
-    let chunk = u64::from(source.chunk().min(sink.chunk()).max(4096));
-    let depth = depth(chunk);
+/// the next extent is looked for meanwhile. `apart`: the two are in different places, with a link to each.
+pub(crate) async fn pump<'a>(
+    source: &'a dyn Source,
+    sink: &'a dyn Sink,
+    apart: bool,
+    progress: &'a Progress,
+) -> Result<u64> {
     let size = source.meta().size;
+    let chunk = piece(u64::from(source.chunk().min(sink.chunk()).max(4096)), size, apart);
+    let depth = depth(chunk);
     let mut running: FuturesUnordered<BoxFuture<'a, Result<Step<'a>>>> = FuturesUnordered::new();
     let mut idle = Some(Pieces { source, chunk, left: 0..0 });
     let mut written = 0;
@@ -89,6 +94,21 @@ pub(crate) async fn pump<'a>(source: &'a dyn Source, sink: &'a dyn Sink, progres
         sink.set_size(size).await?;
     }
     Ok(written.max(size))
+}
+
+/// Parts that a file is cut into at least when it goes from one link to another.
+const PARTS: u64 = 128;
+/// The smallest piece that is made to that end.
+const LEAST_PIECE: u64 = 32 << 10;
+
+/// Bytes of a piece, `chunk` at most. A piece is sent when it has come whole, so of two links one is idle for as long
+/// as a piece takes, at the start and at the end: of a small file, pieces should be small. Within one place there is
+/// one link, and nothing is gained for the calls.
+fn piece(chunk: u64, size: u64, apart: bool) -> u64 {
+    if !apart {
+        return chunk;
+    }
+    (size / PARTS).next_power_of_two().max(LEAST_PIECE).min(chunk)
 }
 
 /// How many pieces are under way at once.
@@ -212,4 +232,21 @@ pub async fn drain(
     }
     output.flush().await.map_err(|e| Error::io(&e, place))?;
     Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_files_go_from_link_to_link_in_small_pieces() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(piece(MIB, 4 * MIB, true), MIB / 32);
+        assert_eq!(piece(MIB, 32_000_000, true), MIB / 4);
+        assert_eq!(piece(MIB, 128 * MIB, true), MIB);
+        assert_eq!(piece(MIB, u64::MAX >> 1, true), MIB);
+        assert_eq!(piece(MIB, 4 * MIB, false), MIB);
+        assert_eq!(piece(8 << 10, 4 * MIB, true), 8 << 10, "never more than the servers take");
+        assert_eq!(piece(4096, 0, true), 4096);
+    }
 }

@@ -186,6 +186,35 @@ async fn a_failure_at_any_step_leaves_nothing() {
     }
 }
 
+/// Case K30: a server that says "not supported" in the middle of a copy has failed: another method would begin anew over
+/// what is there.
+#[tokio::test]
+async fn a_refusal_in_the_middle_is_no_refusal() {
+    // Copies are made in slices: none may go on after its answer.
+    let slices = |config: &mut ServerConfig| {
+        config.state.copies_per_client = 0;
+        config.copy.sync_budget = Duration::from_millis(1);
+    };
+    let bed = bed(memfs::Options::default(), slices).await;
+    bed.put("/a", (0..20 * MIB).map(|i| (i % 253) as u8 + 1).collect()).await;
+    bed.fault.always(Call::CopyRange, Action::Delay(Duration::from_millis(50)));
+    let fault = bed.fault.clone();
+    let progress = Progress::new(move |event| {
+        if let Event::Moved(n) = event
+            && n > 0
+        {
+            fault.always(Call::GetAttr, Action::Fail(dhow_vfs::ErrorKind::NotSupported));
+        }
+    });
+    let before = bed.place.calls();
+    let error = bed.copy("/a", "/b", &Options::default(), &progress).await.unwrap_err();
+    let calls = bed.place.calls().since(&before);
+    assert!(error.to_string().contains("in the middle"), "{error}");
+    assert!(!calls.ops.contains_key("READ") && !calls.ops.contains_key("WRITE"), "{calls:?}");
+    bed.fault.clear(Call::GetAttr);
+    assert!(!bed.names().await.contains(&"b".to_owned()), "no part of a file under its name");
+}
+
 #[tokio::test]
 async fn a_stopped_copy_stops_at_the_server() {
     let bed = bed(memfs::Options::default(), |config| config.copy.sync_budget = Duration::ZERO).await;

@@ -6,8 +6,9 @@ use crate::exit::{Failure, Outcome, warn};
 use crate::export::Export;
 use crate::settings::Settings;
 use dhow_local::{FileFsNumbers, FsNumbers, HandleMode, Local, Options, Reflink};
+use dhow_partner::ClientConnector;
 use dhow_server::store::{FileStore, StableStore, identity};
-use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash, StartError};
+use dhow_server::{ExportConfig, ExportOptions, NetMatch, Running, Server, ServerConfig, Squash, StartError};
 use dhow_sys::pool::AlignedPool;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -271,7 +272,10 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     limited.say();
     let mut settings = config.server;
     fit_descriptors(&mut settings, dhow_sys::proc::raise_nofile_limit(OPEN_FILES));
-    settings.copy.inter.connector = Some(Arc::new(dhow_partner::ClientConnector::default()));
+    settings.copy.inter.interfaces = Some(interfaces);
+    let (call_timeout, connect_timeout) = (settings.copy.inter.source_timeout, settings.copy.inter.source_connect);
+    let connector = ClientConnector { call_timeout, connect_timeout, ..ClientConnector::default() };
+    settings.copy.inter.connector = Some(Arc::new(connector));
     match (settings.owner_names, &settings.ids.domain) {
         (true, None) => {
             return Err(Failure::usage(
@@ -358,6 +362,17 @@ impl Limited {
                  back are looked for first",
                 self.handles.join(", ")
             ));
+        }
+    }
+}
+
+/// The addresses of this machine, for sources of copies that listen on all of them.
+fn interfaces() -> Vec<NetMatch> {
+    match dhow_sys::ifaddr::interface_addresses() {
+        Ok(list) => list.into_iter().map(|(addr, bits)| NetMatch::new(addr, bits)).collect(),
+        Err(e) => {
+            tracing::warn!(error = %e, "cannot tell the addresses of the network interfaces");
+            Vec::new()
         }
     }
 }

@@ -188,6 +188,7 @@ pub const KEYS: &[Key] = &[
     time!("copy.source_idle", copy.inter.source_idle, ANY_TIME),
     time!("copy.source_wait", copy.inter.source_wait, Duration::from_secs(1)..=Duration::from_secs(3600)),
     time!("copy.source_connect", copy.inter.source_connect, Duration::from_secs(1)..=Duration::from_secs(600)),
+    time!("copy.source_timeout", copy.inter.source_timeout, Duration::from_secs(1)..=Duration::from_secs(3600)),
     number!("copy.max_sources", copy.inter.max_sources, 1..=100_000),
     size!("copy.bandwidth", copy.inter.bandwidth, 0..=u64::MAX),
     size!("copy.bandwidth_total", copy.inter.bandwidth_total, 0..=u64::MAX),

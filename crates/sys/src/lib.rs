@@ -16,6 +16,7 @@
 //! | [`lock`] | leases, open file description locks |
 //! | [`names`] | users and groups by name and number |
 //! | [`pool`] | page-aligned buffers that become [`bytes::Bytes`] without a copy |
+//! | [`ifaddr`] | addresses of network interfaces |
 //! | [`netns`] | network namespaces, TUN interfaces |
 //! | [`proc`] | resource limits, I/O priority, memory and processor time used |
 //!
@@ -27,6 +28,7 @@
 pub mod cred;
 pub mod dir;
 pub mod handle;
+pub mod ifaddr;
 pub mod io;
 pub mod lock;
 pub mod names;

@@ -6,7 +6,8 @@
 //! * `offload`: a job that outlives its COPY: stateid, progress, CB_OFFLOAD.
 //!
 //! * `pull`: the loop that moves bytes from another server; `partners`: connections to other servers, and what is
-//!   allowed; [`source`]: what a client library must offer for that; `netloc`, `rate`: addresses, bandwidth.
+//!   allowed; [`source`]: what a client library must offer for that; `netloc`, `rate`: addresses, bandwidth;
+//!   `addresses`: where destinations find this server.
 //!
 //! The operations are in `v4/ops/` like all others. Who owns what: the job's task owns both ends of the copy (open
 //! files by the backend's tokens); an asynchronous copy's ticket (`dhow_state::CopyTicket`) belongs to the task in
@@ -14,6 +15,7 @@
 //! asynchronous holds no I/O token, or CLOSE would wait for its end: it goes on under the rights that were checked at
 //! its start, as the protocol's copy stateid outlives the open (RFC 7862 4.8).
 
+pub mod addresses;
 pub mod job;
 pub mod mover;
 pub mod netloc;

@@ -4,6 +4,7 @@
 //! server. Connecting is a task of its own: a COPY that gives up waiting does not give up the attempt, so the next one
 //! finds it further on. Nothing is sent to an address before [`super::netloc::allowed`] has said yes to it.
 
+use super::addresses::{Interfaces, Known};
 use super::netloc;
 use super::rate::Throttle;
 use super::source::{SourceConnection, SourceConnector};
@@ -42,8 +43,10 @@ pub struct InterConfig {
     pub sources: Vec<NetMatch>,
     /// Servers that clients may name as destinations. Empty: none.
     pub destinations: Vec<NetMatch>,
-    /// Addresses under which destinations reach this server, the best first. Empty: the one that the client uses.
+    /// Addresses under which destinations reach this server, the best first. Empty: as `copy::addresses` says.
     pub addresses: Vec<SocketAddr>,
+    /// Tells the addresses of the interfaces, for listeners of all addresses; `None`: only what clients use is named.
+    pub interfaces: Option<Interfaces>,
     /// Whether who reads is who was named.
     pub check_destination: CheckDestination,
     /// How long a connection to a source stays after its last use.
@@ -52,6 +55,9 @@ pub struct InterConfig {
     pub source_wait: Duration,
     /// How long connecting may take.
     pub source_connect: Duration,
+    /// How long one call to a source may take, its reconnection included, before the source counts as lost: what the
+    /// connector is to be made with.
+    pub source_timeout: Duration,
     /// Sources connected at once.
     pub max_sources: usize,
     /// Bytes per second of one copy; 0: no limit.
@@ -71,10 +77,12 @@ impl Default for InterConfig {
             sources: Vec::new(),
             destinations: Vec::new(),
             addresses: Vec::new(),
+            interfaces: None,
             check_destination: CheckDestination::default(),
             source_idle: Duration::from_secs(900),
             source_wait: Duration::from_secs(20),
             source_connect: Duration::from_secs(10),
+            source_timeout: Duration::from_secs(60),
             max_sources: 64,
             bandwidth: 0,
             bandwidth_total: 0,
@@ -140,6 +148,8 @@ pub(crate) struct Partners {
     units: u32,
     /// The bandwidth of all copies.
     pub total: Throttle,
+    /// Addresses of this machine.
+    pub interfaces: Known,
 }
 
 impl Partners {
@@ -150,6 +160,7 @@ impl Partners {
             buffer: Arc::new(Semaphore::new(units)),
             units: u32::try_from(units).unwrap_or(u32::MAX),
             total: Throttle::new(config.bandwidth_total),
+            interfaces: Known::default(),
         }
     }
 

@@ -9,6 +9,7 @@
 mod common;
 mod destination;
 mod faults;
+mod outages;
 mod source;
 
 use common::Srv;

@@ -1,6 +1,6 @@
 //! The source: COPY_NOTIFY and the stateids it gives.
 
-use crate::{MIB, Pair, at, notify};
+use crate::{MIB, Pair, at, copy, notify};
 use dhow_proto::v4::ops::{CreateType, DataContent, FreeStateidArgs, TestStateidArgs, share};
 use dhow_proto::v4::ops::{OffloadArgs, ReadPlusArgs};
 use dhow_proto::v4::{ArgOp, Attrs, NetLoc, ResOp, StableHow, Stateid, Status};
@@ -52,6 +52,34 @@ async fn what_it_needs() {
     let (src, _) = p.files(1).await;
     let told = p.notify(&src).await.unwrap();
     assert_eq!(told.source_server, configured.into_iter().flat_map(at).collect::<Vec<_>>());
+}
+
+/// A server that listens on all addresses names those of its interfaces, the best first (RFC 7862 15.3.3).
+#[tokio::test]
+async fn it_names_the_addresses_of_its_interfaces() {
+    let everywhere = |a: &mut dhow_server::ServerConfig| {
+        a.listen = vec!["0.0.0.0:0".parse().unwrap()];
+        a.copy.inter.destinations.push("198.51.100.0/24".parse().unwrap());
+        a.copy.inter.interfaces = Some(|| {
+            let texts = ["127.0.0.1/8", "192.0.2.5/24", "198.51.100.5/24", "2001:db8::5/64", "fe80::5/64"];
+            texts.iter().map(|t| t.parse().unwrap()).collect()
+        });
+    };
+    let mut p = Pair::with(everywhere, |_| {}).await;
+    let (src, dst) = p.files(1).await;
+    let port = p.a.addr.port();
+    let named =
+        |ips: [&str; 3]| ips.iter().flat_map(|ip| at(format!("{ip}:{port}").parse().unwrap())).collect::<Vec<_>>();
+    // The client came over loopback, and so will the destination.
+    let told = p.notify(&src).await.unwrap();
+    assert_eq!(told.source_server, named(["127.0.0.1", "192.0.2.5", "198.51.100.5"]));
+    let there = at("198.51.100.77:2049".parse().unwrap())[0].clone();
+    let far = notify(&mut p.ca, &src.fh, src.stateid, there).await.unwrap();
+    assert_eq!(far.source_server, named(["198.51.100.5", "127.0.0.1", "192.0.2.5"]));
+    // The destination takes the first that it may use and that answers.
+    let from = (&src.fh, told.stateid);
+    assert_eq!(copy(&mut p.cb, from, &dst, true, far.source_server).await.unwrap().response.count, MIB);
+    assert!(p.equal());
 }
 
 /// Reads that one file, for any client, and does nothing else; ends by OFFLOAD_CANCEL or FREE_STATEID of its owner.

@@ -1,4 +1,4 @@
-//! COPY, CLONE and offloading (RFC 7862 4, 15.2, 15.8, 15.9, 15.13, 16.1; cases B34, B35, K01 to K13, K25, K29).
+//! COPY, CLONE and offloading (RFC 7862 4, 15.2, 15.8, 15.9, 15.13, 16.1; cases B34, B35, K01 to K13, K25, K29, K30).
 
 use crate::common::{Srv, Watched, config, last, open_to_all, start};
 use dhow_proto::v4::cb::{CbArgOp, CbOffloadArgs, CbResOp, CbSequenceArgs, OffloadInfo};
@@ -654,6 +654,26 @@ async fn failures_leave_no_count_behind() {
         srv.fault.clear(Call::CopyRange);
         srv.fs.fail_syncs(0);
     }
+}
+
+/// Case K30: where the filesystem cannot go on as it began, the bytes go another way: nothing is refused after a part of
+/// it was copied.
+#[tokio::test]
+async fn a_copy_that_has_begun_is_not_refused() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let (src, dst) = big(&srv, &mut c).await;
+    srv.fault.rule(Call::CopyRange, None, Action::Delay(Duration::ZERO), 1);
+    srv.fault.always(Call::CopyRange, Action::Fail(ErrorKind::NotSupported));
+    let (mut done, size) = (0, c.attrs(&src.fh, &[attr::SIZE]).await.size.unwrap());
+    while done < size {
+        let part = op::copy(src.stateid, dst.stateid, (done, done), size - done, true);
+        let ok = copy(&mut c, &src.fh, &dst.fh, part).await.expect("not refused");
+        assert!(ok.response.count > 0);
+        done += ok.response.count;
+    }
+    assert!(srv.fault.count(Call::CopyRange) >= 2, "it was not asked again");
+    assert!(srv.fs.content_of("src").unwrap() == srv.fs.content_of("dst").unwrap());
 }
 
 /// Case K07: a client with running copies starts anew, and a server with running copies stops: both in bounded time.

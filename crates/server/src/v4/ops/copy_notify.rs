@@ -3,6 +3,7 @@
 
 use super::copy::regular_size;
 use crate::copy::CheckDestination;
+use crate::copy::addresses::best_first;
 use crate::copy::netloc::{allowed, from_netloc, to_netloc};
 use crate::copy::partners::Behalf;
 use crate::exports::OpenToken;
@@ -10,7 +11,7 @@ use crate::metrics::count;
 use crate::v4::{OpCx, OpResult};
 use dhow_proto::v4::ops::{CopyNotifyArgs, CopyNotifyOk};
 use dhow_proto::v4::{NetLoc, NfsTime, Status};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 pub(crate) async fn run(cx: &OpCx, args: &CopyNotifyArgs) -> OpResult<CopyNotifyOk> {
@@ -21,7 +22,7 @@ pub(crate) async fn run(cx: &OpCx, args: &CopyNotifyArgs) -> OpResult<CopyNotify
     regular_size(fh).await?;
     let stateid = cx.state_arg(args.src_stateid)?;
     let destination = destination(cx, &args.destination_server)?;
-    let source_server = addresses(cx);
+    let source_server = addresses(cx, destination);
     if source_server.is_empty() {
         tracing::info!("COPY_NOTIFY on a connection without an address, and copy.addresses is empty");
         return Err(Status::NOTSUPP);
@@ -60,18 +61,16 @@ fn destination(cx: &OpCx, named: &NetLoc) -> OpResult<Option<IpAddr>> {
     Err(Status::ACCESS)
 }
 
-/// Where destinations find this server: as configured; else where the client found it, then the other addresses
-/// listened on that are addresses of their own.
-fn addresses(cx: &OpCx) -> Vec<NetLoc> {
-    let canonical = |a: &SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-    let mut list: Vec<SocketAddr> = cx.server.copy.inter.addresses.iter().map(canonical).collect();
-    if list.is_empty() {
-        let listening = cx.server.listening.get().into_iter().flatten();
-        for addr in cx.conn.local.iter().chain(listening).map(canonical) {
-            if !addr.ip().is_unspecified() && !list.contains(&addr) {
-                list.push(addr);
-            }
-        }
+/// Where the destination finds this server: as configured, else as `crate::copy::addresses` says.
+fn addresses(cx: &OpCx, destination: Option<IpAddr>) -> Vec<NetLoc> {
+    let inter = &cx.server.copy.inter;
+    if !inter.addresses.is_empty() {
+        return inter.addresses.iter().copied().map(to_netloc).collect();
     }
-    list.into_iter().map(to_netloc).collect()
+    let listening = cx.server.listening.get().map_or(&[][..], Vec::as_slice);
+    let interfaces = match listening.iter().any(|a| a.ip().is_unspecified()) {
+        true => cx.server.partners.interfaces.get(inter.interfaces),
+        false => Vec::new(),
+    };
+    best_first(listening, &interfaces, cx.conn.local, destination).into_iter().map(to_netloc).collect()
 }

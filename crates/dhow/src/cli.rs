@@ -418,7 +418,7 @@ pub struct BenchInter {
     #[arg(long = "size", value_name = "SIZE", value_parser = parse_size)]
     pub sizes: Vec<u64>,
     /// Rate of the servers' links.
-    #[arg(long, value_name = "RATE", default_value = "1G", value_parser = dhow_link::parse_rate)]
+    #[arg(long, value_name = "RATE", default_value = "200M", value_parser = dhow_link::parse_rate)]
     pub link: u64,
     /// Round trip between the servers.
     #[arg(long, value_name = "T", default_value = "1ms", value_parser = dhow_link::parse_time)]
@@ -435,6 +435,15 @@ pub struct BenchInter {
     /// Where the files lie [default: /dev/shm if it is there].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Copies of mixed sizes, as `--method auto` chooses and by each way alone, instead of the table.
+    #[arg(long)]
+    pub auto: bool,
+    /// How many copies `--auto` makes in each way.
+    #[arg(long, value_name = "N", default_value = "50", requires = "auto", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub copies: u16,
+    /// What a flood of COPY_NOTIFY and COPY does to the calls of another client, instead of the table.
+    #[arg(long, conflicts_with = "auto")]
+    pub flood: bool,
     /// Do not check first that the emulator carries the rates here. The result does not count then.
     #[arg(long)]
     pub no_check: bool,

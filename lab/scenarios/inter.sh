@@ -1,5 +1,5 @@
 #!/bin/bash
-# title: copies between servers: the kernel's client drives them between dhow and dhow, dhow and knfsd, knfsd and dhow
+# title: copies between servers: the kernel's client between dhow and dhow, dhow and knfsd, knfsd and dhow; dhow cp between two knfsd
 # runs: 4.2
 # timeout: 400
 # mem: 3G
@@ -10,12 +10,12 @@ export LAB_SERVER=none
 dhow=/share/dhow
 mb=64
 
-# One network of five hosts: a and b serve with dhow, k with knfsd, c is the client; knfsd's own
+# One network of six hosts: a and b serve with dhow, k and l with knfsd, c is the client; knfsd's own
 # client, when it is a destination, sits in the first namespace, which is the bridge.
 hosts() {
     ip link add br0 type bridge; ip addr add 10.98.0.254/24 dev br0; ip link set br0 up
     local n=1 ns
-    for ns in a b k c; do
+    for ns in a b k c l; do
         ip netns add $ns
         ip link add v$ns type veth peer name eth0 netns $ns
         ip link set v$ns master br0 up
@@ -28,6 +28,7 @@ need "network" hosts
 disks() {
     mkvol ext4 /dev/lab1 /export; mkdir -p /export/{a,b,k}
     mkvol btrfs /dev/lab2 /export/k
+    mkdir -p /export/l; mount -t tmpfs -o size=1g tmpfs /export/l
     head -c ${mb}M /dev/urandom >/tmp/src
     for d in a k; do
         cp /tmp/src /export/$d/src
@@ -49,23 +50,25 @@ serve() { # NS
 need "dhow a" serve a
 need "dhow b" serve b
 
-knfsd() {
+knfsd() { # NS FSID
     modprobe -q nfsd 2>/dev/null || true
     echo Y >/sys/module/nfsd/parameters/inter_copy_offload_enable
     touch /etc/exports
+    # `insecure`: dhow's client takes any port.
     # shellcheck disable=SC2016
-    nsenter --net=/run/netns/k unshare --mount --uts bash -c '
-        echo server-k >/proc/sys/kernel/hostname
-        mkdir -p /run/state.k; cp -a /var/lib/nfs/. /run/state.k/ 2>/dev/null; mount --bind /run/state.k /var/lib/nfs
+    ns=$1 fsid=$2 nsenter --net=/run/netns/$1 unshare --mount --uts bash -c '
+        echo server-$ns >/proc/sys/kernel/hostname
+        mkdir -p /run/state.$ns; cp -a /var/lib/nfs/. /run/state.$ns/ 2>/dev/null; mount --bind /run/state.$ns /var/lib/nfs
         mount -t tmpfs tmpfs /run/nfs 2>/dev/null; umount -l /proc/fs/nfsd 2>/dev/null; mount -t nfsd nfsd /proc/fs/nfsd
-        mkdir -p /var/lib/nfs/nfsdcld /run/rpc_pipefs; mount -t rpc_pipefs sunrpc /run/rpc_pipefs; nfsdcld
-        echo "/export/k *(rw,sync,no_root_squash,no_subtree_check,fsid=1)" >/run/exports.k
-        mount --bind /run/exports.k /etc/exports
+        mkdir -p /var/lib/nfs/nfsdcld /run/rpc_pipefs; mount -t rpc_pipefs sunrpc /run/rpc_pipefs; rm -f /run/nfsdcld.pid; nfsdcld
+        echo "/export/$ns *(rw,sync,no_root_squash,no_subtree_check,insecure,fsid=$fsid)" >/run/exports.$ns
+        mount --bind /run/exports.$ns /etc/exports
         echo 10 >/proc/fs/nfsd/nfsv4gracetime; echo 10 >/proc/fs/nfsd/nfsv4leasetime
         exportfs -ra; rpc.mountd -N 3; rpc.nfsd -N 3 -V 4 -V 4.1 -V 4.2 8
         echo Y >/proc/fs/nfsd/v4_end_grace; [ "$(cat /proc/fs/nfsd/threads)" -gt 0 ]'
 }
-check "knfsd" knfsd
+check "knfsd" knfsd k 1
+check "second knfsd" knfsd l 2
 
 # The client has a host name of its own: a destination that is a client of the source under the
 # same name would be taken for this one, restarted.
@@ -105,6 +108,39 @@ again() {
     echo "log of a grew by $(($(grep -c . /tmp/dhow.a.log) - n)) lines"
 }
 check "dhow to dhow again" again
+# dhow cp FROM TO, by the servers; calls of the client as it counts them.
+cli() { # FROM-URL TO-URL LOCAL-FROM LOCAL-TO
+    rm -f "$4"
+    c "$dhow" cp --json --method inter "$1" "$2" >/tmp/cp.json || { cat /tmp/cp.json; return 1; }
+    cat /tmp/cp.json
+    cmp "$3" "$4"
+    grep -q '"method":"inter"' /tmp/cp.json
+    grep -q '"COPY":' /tmp/cp.json && grep -q '"COPY_NOTIFY":' /tmp/cp.json
+    if grep -qE '"(READ|READ_PLUS|WRITE)":' /tmp/cp.json; then echo "data went through the client"; return 1; fi
+}
+# What a knfsd has been asked to WRITE (RFC 8881 operation 38): of its namespace.
+written() { nsenter --net=/run/netns/"$1" awk '$1 == "proc4ops" { print $(38 + 3) }' /proc/net/rpc/nfsd; }
+two_knfsd() {
+    local before; before=$(written l); [ -n "$before" ]
+    cli nfs://10.98.0.3/export/k/src nfs://10.98.0.5/export/l/y /tmp/src /export/l/y
+    same "$before" "$(written l)" "WRITEs to the destination"
+}
+check "dhow cp, knfsd to knfsd" two_knfsd
+check "dhow cp, knfsd to knfsd again" two_knfsd
+check "dhow cp, dhow to knfsd" cli nfs://10.98.0.1/data/src nfs://10.98.0.5/export/l/z /tmp/src /export/l/z
+check "dhow cp, knfsd to dhow" cli nfs://10.98.0.3/export/k/src nfs://10.98.0.2/data/z /tmp/src /export/b/z
+# Where a server will not, `auto` reads and writes, and says why.
+refused() {
+    echo N >/sys/module/nfsd/parameters/inter_copy_offload_enable
+    rm -f /export/l/w
+    c env XDG_CACHE_HOME=/tmp/none "$dhow" cp --json --inter-min-size 0 nfs://10.98.0.3/export/k/src nfs://10.98.0.5/export/l/w >/tmp/cp.json
+    echo Y >/sys/module/nfsd/parameters/inter_copy_offload_enable
+    cat /tmp/cp.json
+    cmp /tmp/src /export/l/w
+    grep -q '"method":"readwrite"' /tmp/cp.json
+    grep -qE '"refused":.*"inter":"[^"]+"' /tmp/cp.json
+}
+check "dhow cp, knfsd that will not" refused
 for s in a b; do kill -0 "$(pgrep -f "state-dir /run/dhow.$s")" || note "server $s ended"; done
 tail -n 20 /tmp/dhow.a.log /tmp/dhow.b.log | sed 's/^/| server: /'
 finish

@@ -195,7 +195,7 @@ async fn a_refusal_in_the_middle_is_no_refusal() {
         config.state.copies_per_client = 0;
         config.copy.sync_budget = Duration::from_millis(1);
     };
-    let bed = bed(memfs::Options::default(), slices).await;
+    let bed = bed(memfs::Options { clone: false, ..memfs::Options::default() }, slices).await;
     bed.put("/a", (0..20 * MIB).map(|i| (i % 253) as u8 + 1).collect()).await;
     bed.fault.always(Call::CopyRange, Action::Delay(Duration::from_millis(50)));
     let fault = bed.fault.clone();

@@ -32,7 +32,7 @@ impl Site {
         let config = home.join(format!("{name}.toml"));
         let networks = "[\"10.77.0.0/16\"]";
         let text = format!(
-            "[copy]\ninter_server = \"on\"\nsources = {networks}\ndestinations = {networks}\nsource_timeout = \"1s\"\n"
+            "[copy]\ninter_server = \"on\"\nsources = {networks}\ndestinations = {networks}\nsource_timeout = \"2s\"\n"
         );
         fs::write(&config, text).unwrap();
         let addr = format!("{}:2049", host.addr());
@@ -88,7 +88,7 @@ fn a_cut_link_between_the_servers_is_survived() {
     }
     let link = net.link("a", "router").unwrap();
     link.cut().unwrap();
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(6));
     link.heal().unwrap();
     let out = child.wait_with_output().unwrap();
     assert!(out.status.success(), "{}\n{}", text(&out.stdout), text(&out.stderr));

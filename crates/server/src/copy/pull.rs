@@ -9,6 +9,9 @@
 //! piece after a failed one may have been written, which the protocol allows. To stop, no piece is begun, READs under
 //! way are given up and WRITEs under way are waited for: when [`run`] returns nothing of it touches the file any more.
 //!
+//! How much is under way follows the link ([`Pace`]): READs that wait for each other on a slow one must not take so long
+//! that the source counts as lost.
+//!
 //! Holes cost a SEEK or two each and no data: where the destination has something there it is punched out, and the
 //! file grows to its length in the end. A source that does not answer SEEK, or whose file takes all the storage of its
 //! length, has nothing but data.
@@ -31,8 +34,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
-/// Pieces of one copy under way at once.
+/// Pieces of one copy under way at once, at first and at most.
+const FIRST_WINDOW: usize = 4;
 const WINDOW: usize = 16;
+/// Bytes of a piece that are never gone below.
+const LEAST_PIECE: u32 = 64 << 10;
 /// Bytes of one piece at most, whatever the source would give.
 const MOST_PIECE: u32 = 1 << 20;
 /// How often somebody who wants the copy to stop is looked for.
@@ -70,6 +76,8 @@ pub(crate) struct Pulled {
 /// One piece that is done.
 struct Done {
     len: u64,
+    /// What its READ took, if there was one.
+    took: Option<Duration>,
     /// Bytes of it that are in place, from its start.
     good: u64,
     eof: bool,
@@ -86,6 +94,34 @@ enum Fault {
 struct Extent {
     data: u64,
     end: u64,
+}
+
+/// How many pieces are under way, and how large they are: so that no READ takes more than a part of the time after which
+/// the source counts as lost.
+#[derive(Debug, PartialEq, Eq)]
+struct Pace {
+    window: usize,
+    piece: u32,
+    slow: Duration,
+}
+
+impl Pace {
+    /// Of pieces of `most` bytes; `timeout`: what a READ may take.
+    fn new(most: u32, timeout: Duration) -> Self {
+        Self { window: FIRST_WINDOW, piece: most, slow: timeout / 8 }
+    }
+
+    /// A READ took so long. One that was short of it by far lets one more be under way.
+    fn learn(&mut self, took: Duration) {
+        if took > self.slow {
+            if self.window == 1 {
+                self.piece = (self.piece / 2).max(LEAST_PIECE.min(self.piece));
+            }
+            self.window = (self.window / 2).max(1);
+        } else if took < self.slow / 4 {
+            self.window = (self.window + 1).min(WINDOW);
+        }
+    }
 }
 
 type Pieces<'a> = FuturesOrdered<BoxFuture<'a, Done>>;
@@ -141,6 +177,7 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
     let connection: &dyn SourceConnection = pull.source.connection().as_ref();
     let own_rate = Throttle::new(pull.server.copy.inter.bandwidth);
     let most = connection.max_read().clamp(4096, MOST_PIECE);
+    let mut pace = Pace::new(most, pull.server.copy.inter.source_timeout);
     let range = &pull.range;
     let abandon = watch::Sender::new(false);
     let mut flying: Pieces<'_> = FuturesOrdered::new();
@@ -151,8 +188,8 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
     let mut stopping = false;
     let mut asked: Option<Instant> = None;
     loop {
-        while !stopping && begun < known && flying.len() < WINDOW {
-            let len = u32::try_from(known - begun).unwrap_or(u32::MAX).min(most);
+        while !stopping && begun < known && flying.len() < pace.window {
+            let len = u32::try_from(known - begun).unwrap_or(u32::MAX).min(pace.piece);
             let fetch = Fetch { pull, dst, own_rate: &own_rate, at: begun, len, abandon: abandon.subscribe() };
             flying.push_back(fetch.run().boxed());
             begun += u64::from(len);
@@ -172,6 +209,9 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
         tokio::select! {
             biased;
             Some(done) = flying.next(), if !flying.is_empty() => {
+                if let Some(took) = done.took {
+                    pace.learn(took);
+                }
                 out.copied += done.good;
                 progress.set_copied(out.copied);
                 if done.good == done.len {
@@ -204,7 +244,7 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
                     Err(failure) => {
                         // In its turn, after the READs under way.
                         let error = Some(Fault::There(failure));
-                        let failed = Done { len: range.len - begun, good: 0, eof: false, error };
+                        let failed = Done { len: range.len - begun, took: None, good: 0, eof: false, error };
                         flying.push_back(std::future::ready(failed).boxed());
                         begun = range.len;
                         known = range.len;
@@ -281,7 +321,7 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     async fn run(mut self) -> Done {
-        let mut done = Done { len: self.len.into(), good: 0, eof: false, error: None };
+        let mut done = Done { len: self.len.into(), took: None, good: 0, eof: false, error: None };
         let mut abandon = self.abandon.clone();
         let _room = tokio::select! {
             biased;
@@ -291,6 +331,7 @@ impl Fetch<'_> {
         while done.good < done.len {
             let want = u32::try_from(done.len - done.good).unwrap_or(self.len);
             let from = self.pull.range.src_offset + self.at + done.good;
+            let since = Instant::now();
             let read = tokio::select! {
                 biased;
                 _ = self.abandon.wait_for(|a| *a) => return done,
@@ -303,6 +344,7 @@ impl Fetch<'_> {
                     return done;
                 }
             };
+            done.took = done.took.max(Some(since.elapsed()));
             // More than was asked for is not to be believed.
             let data: Bytes = read.data.slice(..read.data.len().min(want as usize));
             done.eof = read.eof;
@@ -338,7 +380,7 @@ impl Fetch<'_> {
 
 /// A hole: what the destination had there goes; its size stays.
 async fn hole(dst: &Side, offset: u64, len: u64, size_before: u64) -> Done {
-    let mut done = Done { len, good: len, eof: false, error: None };
+    let mut done = Done { len, took: None, good: len, eof: false, error: None };
     let there = size_before.saturating_sub(offset).min(len);
     if there == 0 {
         return done;
@@ -369,4 +411,41 @@ async fn grow(dst: &Side, to: u64) -> Result<(), dhow_vfs::Error> {
         dst.backend.setattr(&dst.cx, &dst.handle, dst.open.as_ref(), &set).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+
+    /// What is under way over a link of so many bytes per second, when it has settled.
+    fn settled(rate: f64, timeout: Duration) -> (Pace, Duration) {
+        let mut pace = Pace::new(MIB, timeout);
+        let mut took = Duration::ZERO;
+        for _ in 0..200 {
+            // All that is under way passes before the last of it.
+            took = Duration::from_secs_f64(pace.window as f64 * f64::from(pace.piece) / rate);
+            pace.learn(took);
+        }
+        (pace, took)
+    }
+
+    #[test]
+    fn a_slow_link_gets_less_to_carry_at_once() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(settled(1e9, minute).0, Pace { window: WINDOW, piece: MIB, slow: minute / 8 });
+        for rate in [1e7, 1e6, 1e5, 1e4] {
+            let (pace, took) = settled(rate, minute);
+            assert!(took < minute / 4, "{rate} bytes per second: {took:?} {pace:?}");
+            assert!(pace.window >= 1 && pace.piece >= LEAST_PIECE);
+        }
+        // Not even the smallest piece fits: then it is as it is.
+        let (pace, _) = settled(100.0, minute);
+        assert_eq!((pace.window, pace.piece), (1, LEAST_PIECE));
+        let tiny = Pace::new(4096, minute);
+        let mut slow = Pace::new(4096, minute);
+        (0..50).for_each(|_| slow.learn(minute));
+        assert_eq!((slow.window, slow.piece), (1, tiny.piece));
+    }
 }

@@ -59,7 +59,8 @@ server_start() {
     local d=$SERVED/fs script=${LAB_SHARE:-/share}/scenarios/${LAB_SCENARIO:-none}.sh lease
     lease=$(sed -n 's/^# lease: //p' "$script" 2>/dev/null)
     printf 'lease = "%ss"\ngrace = "%ss"\n' "${lease:-90}" "${lease:-90}" >"$SERVED/dhow.toml"
-    dhow_start 2049 "$SERVED/state" --config "$SERVED/dhow.toml" --export "/data=$d/data,no_root_squash" --export "/squash=$d/squash,root_squash" \
+    # DATA_OPTIONS: further options of the export data, each with a comma before it. A scenario sets it by `server`.
+    dhow_start 2049 "$SERVED/state" --config "$SERVED/dhow.toml" --export "/data=$d/data,no_root_squash${DATA_OPTIONS:-}" --export "/squash=$d/squash,root_squash" \
         --export "/all=$d/all,all_squash,anonuid=1234,anongid=5678" --export "/ro=$d/ro,ro,no_root_squash" \
         --export "/closed=$d/closed,no_root_squash,clients=192.0.2.0/24" || return
     server_pid=$!

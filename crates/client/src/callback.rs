@@ -6,15 +6,14 @@ use bytes::Bytes;
 use dhow_net::{CallHandler, Charge, Connection, Record};
 use dhow_proto::NFS4_CALLBACK_PROGRAM;
 use dhow_proto::v4::cb::{
-    CB_PROC_COMPOUND, CB_PROC_NULL, CB_VERSION, CbArgOp, CbCompoundHeader, CbResOp, CbSequenceArgs, CbSequenceOk,
+    CB_PROC_COMPOUND, CB_PROC_NULL, CB_VERSION, CbArgOp, CbCompoundHeader, CbGetattrOk, CbResOp, CbSequenceArgs,
+    CbSequenceOk,
 };
-use dhow_proto::v4::ops::DelegreturnArgs;
-use dhow_proto::v4::{ArgOp, CbOpNum, Status};
+use dhow_proto::v4::{CbOpNum, Status};
 use dhow_rpc::{AcceptStat, CallBody, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader, accepted_reply};
 use dhow_session::backchannel::Admission;
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 
-use crate::call::Request;
 use crate::counters::add;
 use crate::inner::Inner;
 
@@ -168,26 +167,21 @@ fn execute(inner: &Arc<Inner>, op: CbArgOp) -> CbResOp {
             Status::OK
         }
         CbArgOp::Recall(args) => {
-            // Delegations are not asked for and nothing is kept under one: what comes all the same goes back at once.
-            let inner = Arc::clone(inner);
-            tokio::spawn(async move {
-                let ops = vec![
-                    ArgOp::PutFh(dhow_proto::v4::ops::PutFhArgs { object: args.fh }),
-                    ArgOp::Delegreturn(DelegreturnArgs { stateid: args.stateid }),
-                ];
-                if let Err(e) = inner.execute_patiently(Request::new(ops)).await {
-                    tracing::debug!(error = %e, "cannot return a delegation");
-                }
-            });
+            inner.delegations.recall(inner, args.fh, args.stateid);
             Status::OK
         }
-        CbArgOp::RecallAny(_) => Status::OK,
+        CbArgOp::RecallAny(args) => {
+            inner.delegations.recall_any(args.objects_to_keep, &args.type_mask);
+            Status::OK
+        }
         CbArgOp::NotifyLock(_) => {
             inner.lock_freed.notify_waiters();
             Status::OK
         }
-        // Asked of the holder of a write delegation, which this client never is (section 20.1.3).
-        CbArgOp::Getattr(_) => Status::BADHANDLE,
+        CbArgOp::Getattr(args) => match inner.delegations.attributes(&args.fh, &args.attr_request) {
+            Ok(attrs) => return CbResOp::Getattr(Ok(CbGetattrOk { attrs })),
+            Err(status) => status,
+        },
         CbArgOp::Illegal => Status::OP_ILLEGAL,
     };
     match (number, status) {

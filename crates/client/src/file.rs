@@ -7,10 +7,11 @@ use dhow_proto::v4::ops::{
     AllocateArgs, CloseArgs, CommitArgs, DataContent, IoAdviseArgs, ReadArgs, ReadOk, RenameArgs, SeekArgs, SeekOk,
     SetattrArgs, WriteArgs, WriteOk,
 };
-use dhow_proto::v4::{ArgOp, Attrs, Bitmap, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_proto::v4::{ArgOp, Attrs, Bitmap, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier, optable};
 use dhow_session::classify::{Class, classify};
 use parking_lot::Mutex;
 
+use crate::deleg::Delegation;
 use crate::fs::{STAT, Tail, putfh};
 use crate::opens::OpenState;
 use crate::{Client, Error, Fs, Place, Result};
@@ -74,7 +75,16 @@ impl File {
     ///
     /// When the open is lost or closed.
     pub fn stateid(&self) -> Result<Stateid> {
+        if let Some(delegation) = self.open.delegation() {
+            delegation.forget_size();
+        }
         Ok(self.open.stateid()?.0)
+    }
+
+    /// The delegation that the server gave with the open, if one was asked for
+    /// ([`OpenOptions::delegation`](crate::OpenOptions::delegation)).
+    pub fn delegation(&self) -> Option<Arc<Delegation>> {
+        self.open.delegation()
     }
 
     /// Most bytes of one READ and one WRITE: the session's and the filesystem's limits.
@@ -99,6 +109,7 @@ impl File {
             let (stateid, generation) = self.open.stateid()?;
             let mut ops = vec![putfh(self.fh())];
             ops.extend(build(stateid));
+            self.watch_size(&ops);
             let mut res = self.fs.call(ops, cache).await?;
             if classify(res.status) == Class::StateLost {
                 // A recovery may be under way that will tell.
@@ -112,6 +123,16 @@ impl File {
                 return Err(Error::status(OpNum::PUTFH, res.status));
             }
             return Ok(Tail { results: res.results.split_off(1), status: res.status });
+        }
+    }
+
+    /// What changes the file in a way that its size is not known from: a delegation must not tell an old one.
+    fn watch_size(&self, ops: &[ArgOp]) {
+        let Some(delegation) = self.open.delegation() else { return };
+        let known = |op: &ArgOp| matches!(op, ArgOp::Write(_) | ArgOp::Setattr(_));
+        let changes = |op: &ArgOp| optable::lookup(op.op()).is_some_and(|info| info.modifies());
+        if ops.iter().any(|op| changes(op) && !known(op)) {
+            delegation.forget_size();
         }
     }
 
@@ -183,7 +204,12 @@ impl File {
             ResOp::Write(Ok(ok)) if ok.count == 0 && sent > 0 => {
                 Err(Error::protocol("WRITE wrote nothing and gave no reason"))
             }
-            ResOp::Write(Ok(ok)) => Ok(ok),
+            ResOp::Write(Ok(ok)) => {
+                if let Some(delegation) = self.open.delegation() {
+                    delegation.wrote(offset.saturating_add(ok.count.into()));
+                }
+                Ok(ok)
+            }
             _ => Err(Error::protocol("no WRITE in the reply")),
         }
     }
@@ -245,6 +271,9 @@ impl File {
         self.one(true, |stateid| ArgOp::Setattr(SetattrArgs { stateid, attrs: attrs.into() })).await?;
         if let Some(size) = attrs.size {
             self.attrs.lock().size = Some(size);
+            if let Some(delegation) = self.open.delegation() {
+                delegation.resized(size);
+            }
         }
         Ok(())
     }
@@ -406,6 +435,12 @@ impl File {
             ops.extend_from_slice(after);
             ops
         };
+        // A delegation without an open would be kept for nothing.
+        if let Some(delegation) = self.open.delegation()
+            && let Err(e) = Box::pin(delegation.give_back()).await
+        {
+            tracing::debug!(error = %e, "cannot return a delegation");
+        }
         let mut first_error = None;
         let mut verifier = None;
         let mut rest = None;
@@ -467,6 +502,9 @@ impl Drop for File {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (fs, open) = (self.fs.clone(), Arc::clone(&self.open));
         runtime.spawn(async move {
+            if let Some(delegation) = open.delegation() {
+                let _ = delegation.give_back().await;
+            }
             let ops = vec![putfh(&open.fh), ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
             if let Err(e) = fs.call(ops, true).await {
                 tracing::debug!(error = %e, "cannot close a file that was dropped");

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::call::Caller;
 use crate::counters::Counters;
+use crate::deleg::Delegations;
 use crate::offload::Offloads;
 use crate::opens::Opens;
 use crate::{ClientConfig, Error, Result};
@@ -80,6 +81,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) offloads: Offloads,
     pub(crate) opens: Opens,
+    pub(crate) delegations: Delegations,
     /// What the server said of itself.
     pub(crate) server: Mutex<Option<ExchangeIdOk>>,
     /// Differs in each instance: verifiers, owners, seeds come from it.
@@ -129,6 +131,7 @@ impl Inner {
             counters: Counters::default(),
             offloads: Offloads::default(),
             opens: Opens::default(),
+            delegations: Delegations::default(),
             server: Mutex::new(None),
             nonce,
             xid: AtomicU32::new(nonce as u32),

@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
-    CloseArgs, CreateHow, Delegation, DelegreturnArgs, OpenArgs, OpenClaim, OpenHow, OpenOk, ReadArgs, SetattrArgs,
-    WriteArgs, WriteOk, share,
+    CloseArgs, CreateHow, Delegation, OpenArgs, OpenClaim, OpenHow, OpenOk, ReadArgs, SetattrArgs, WriteArgs, WriteOk,
+    share,
 };
 use dhow_proto::v4::{ArgOp, Attrs, Fattr, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier, attr};
 
+use crate::deleg::{self, WantDelegation};
 use crate::fs::{OPENED, STAT, Tail, getattr, putfh};
 use crate::opens::state_owner;
 use crate::{Error, File, Fs, Node, Place, Result};
@@ -23,6 +24,7 @@ pub struct OpenOptions {
     truncate: bool,
     mode: u32,
     follow: bool,
+    delegation: Option<WantDelegation>,
 }
 
 /// What to do about a file that is not there, or is.
@@ -46,6 +48,7 @@ impl OpenOptions {
             truncate: false,
             mode: 0o666,
             follow: true,
+            delegation: None,
         }
     }
 
@@ -78,6 +81,13 @@ impl OpenOptions {
     #[must_use]
     pub fn deny(mut self, deny: u32) -> Self {
         self.deny = deny;
+        self
+    }
+
+    /// Asks for a delegation ([`File::delegation`]); by default none is wanted.
+    #[must_use]
+    pub fn delegation(mut self, want: WantDelegation) -> Self {
+        self.delegation = Some(want);
         self
     }
 
@@ -164,7 +174,7 @@ impl Fs {
         let exclusive = options.create == Create::New;
         let open = ArgOp::Open(OpenArgs {
             seqid: 0,
-            share_access: options.access | share::WANT_NO_DELEG,
+            share_access: options.access | options.delegation.map_or(share::WANT_NO_DELEG, WantDelegation::bits),
             share_deny: options.deny,
             owner: state_owner(owner.clone()),
             how: self.how(options),
@@ -191,10 +201,20 @@ impl Fs {
         if !tail.status.is_ok() {
             // Opened, but what came after failed: the open is owed a CLOSE.
             let e = tail.error();
+            self.return_delegation(file.fh(), &ok.delegation);
             let _ = Box::pin(file.close()).await;
             return Err(e);
         }
-        file.set_attrs(tail.attrs()?);
+        let attrs = tail.attrs()?;
+        match deleg::granted(&ok.delegation).filter(|_| options.delegation.is_some()) {
+            None => self.return_delegation(file.fh(), &ok.delegation),
+            Some((stateid, write, _)) => {
+                let inner = self.client().inner();
+                let delegation = inner.delegations.add(inner, file.fh(), (stateid, write), &attrs);
+                file.open.set_delegation(delegation);
+            }
+        }
+        file.set_attrs(attrs);
         if let Some(dir) = dir {
             file.set_dir(dir);
         }
@@ -208,7 +228,6 @@ impl Fs {
 
     fn opened(&self, tail: &Tail, owner: Bytes, options: &OpenOptions, ok: &OpenOk) -> Result<File> {
         let fh = tail.fh()?;
-        self.return_delegation(&fh, &ok.delegation);
         let shares = (options.access, options.deny);
         let open = self.client().inner().opens.add(fh, owner, shares, self.credential(), ok.stateid);
         Ok(File::new(self.clone(), open))
@@ -232,16 +251,11 @@ impl Fs {
         }
     }
 
-    /// We ask for none and keep nothing under one; a server that gives one all the same gets it back.
+    /// None was asked for and nothing is kept under one; a server that gives one all the same gets it back.
     pub(crate) fn return_delegation(&self, fh: &FileHandle, delegation: &Delegation) {
-        let stateid = match delegation {
-            Delegation::Read(read) => read.stateid,
-            Delegation::Write(write) => write.stateid,
-            _ => return,
-        };
-        let (fs, fh) = (self.clone(), fh.clone());
+        let Some((stateid, ..)) = deleg::granted(delegation) else { return };
+        let (fs, ops) = (self.clone(), deleg::giving_back(fh, stateid));
         tokio::spawn(async move {
-            let ops = vec![putfh(&fh), ArgOp::Delegreturn(DelegreturnArgs { stateid })];
             if let Err(e) = fs.call(ops, false).await {
                 tracing::debug!(error = %e, "cannot return a delegation");
             }

@@ -13,6 +13,7 @@ use dhow_rpc::Credential;
 use parking_lot::Mutex;
 
 use crate::call::Request;
+use crate::deleg::{self, Delegation};
 use crate::inner::{Inner, Session};
 use crate::ranges::Ranges;
 use crate::{Error, Result};
@@ -34,6 +35,7 @@ pub(crate) struct OpenState {
     deny: u32,
     cred: Option<Arc<Credential>>,
     held: Mutex<Held>,
+    delegation: Mutex<Option<Arc<Delegation>>>,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,8 @@ impl Opens {
         table.0 += 1;
         let id = table.0;
         let held = Held { stateid, generation: 0, lost: None, reopen: false, closed: false, locks: HashMap::new() };
-        let open = Arc::new(OpenState { id, fh, owner, access, deny, cred, held: Mutex::new(held) });
+        let (held, delegation) = (Mutex::new(held), Mutex::default());
+        let open = Arc::new(OpenState { id, fh, owner, access, deny, cred, held, delegation });
         table.1.insert(id, Arc::downgrade(&open));
         open
     }
@@ -143,6 +146,15 @@ impl OpenState {
         change(&mut lock.ranges);
     }
 
+    /// The delegation that came with it.
+    pub(crate) fn delegation(&self) -> Option<Arc<Delegation>> {
+        self.delegation.lock().clone()
+    }
+
+    pub(crate) fn set_delegation(&self, delegation: Option<Arc<Delegation>>) {
+        *self.delegation.lock() = delegation;
+    }
+
     fn lose(&self, status: Status) {
         self.held.lock().lost = Some(status);
     }
@@ -156,9 +168,14 @@ impl OpenState {
     }
 
     fn open_op(&self, claim: OpenClaim) -> ArgOp {
+        // A reclaim says by its claim what was held.
+        let wish = match claim {
+            OpenClaim::Previous(DelegationType::READ | DelegationType::WRITE) => share::WANT_NO_PREFERENCE,
+            _ => share::WANT_NO_DELEG,
+        };
         ArgOp::Open(OpenArgs {
             seqid: 0,
-            share_access: self.access | share::WANT_NO_DELEG,
+            share_access: self.access | wish,
             share_deny: self.deny,
             owner: state_owner(self.owner.clone()),
             how: OpenHow::NoCreate,
@@ -180,7 +197,15 @@ impl OpenState {
         let ops = vec![ArgOp::PutFh(PutFhArgs { object: self.fh.clone() }), self.open_op(claim)];
         let res = inner.execute_patiently(self.request(ops, session)).await?;
         Ok(match res.results.last() {
-            Some(ResOp::Open(Ok(ok))) => Ok(ok.stateid),
+            Some(ResOp::Open(Ok(ok))) => {
+                match (self.delegation(), deleg::granted(&ok.delegation)) {
+                    (Some(delegation), got) => delegation.reclaimed(got),
+                    // Not asked for.
+                    (None, Some((stateid, ..))) => inner.delegations.recall(inner, self.fh.clone(), stateid),
+                    (None, None) => {}
+                }
+                Ok(ok.stateid)
+            }
             _ => Err(res.status),
         })
     }
@@ -245,13 +270,19 @@ pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> R
         if open.is_closed() {
             continue;
         }
-        let previous = OpenClaim::Previous(DelegationType::NONE);
+        let held = open.delegation().map_or(DelegationType::NONE, |d| d.claim());
+        let previous = OpenClaim::Previous(held);
         match open.reopen(inner, Some(session), previous).await? {
             Ok(stateid) => {
                 open.reestablished(stateid);
                 open.reclaim_locks(inner, session, stateid).await?;
             }
-            Err(_) => open.held.lock().reopen = true,
+            Err(_) => {
+                open.held.lock().reopen = true;
+                if let Some(delegation) = open.delegation() {
+                    delegation.lose();
+                }
+            }
         }
     }
     Ok(())
@@ -294,6 +325,8 @@ pub(crate) async fn test_all(inner: &Arc<Inner>) -> Result<()> {
     for open in inner.opens.all() {
         let mut stateids: Vec<Stateid> = vec![open.held.lock().stateid];
         stateids.extend(open.held.lock().locks.values().map(|l| l.stateid));
+        let delegation = open.delegation().and_then(|d| Some((d.to_test()?, d)));
+        stateids.extend(delegation.iter().map(|(stateid, _)| *stateid));
         let test = ArgOp::TestStateid(TestStateidArgs { stateids: stateids.clone() });
         let res = inner.execute_patiently(open.request(vec![test], None)).await?;
         let Some(ResOp::TestStateid(Ok(ok))) = res.results.first() else { continue };
@@ -301,7 +334,11 @@ pub(crate) async fn test_all(inner: &Arc<Inner>) -> Result<()> {
             if !matches!(*status, Status::EXPIRED | Status::ADMIN_REVOKED | Status::DELEG_REVOKED) {
                 continue;
             }
-            open.lose(*status);
+            match &delegation {
+                // The open goes on without it (RFC 8881 section 10.4.6).
+                Some((of_delegation, delegation)) if of_delegation == stateid => delegation.lose(),
+                _ => open.lose(*status),
+            }
             let free = ArgOp::FreeStateid(FreeStateidArgs { stateid: *stateid });
             inner.execute_patiently(open.request(vec![free], None)).await?;
         }

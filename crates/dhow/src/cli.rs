@@ -68,7 +68,8 @@ pub struct Serve {
     /// Directory to export at `/`.
     pub dir: Option<PathBuf>,
     /// Export DIR as /NAME; options: ro, rw, root_squash, no_root_squash, all_squash, anonuid=N, anongid=N,
-    /// clients=NET, secure, crossmnt, fsid=N, metadata_sync=BOOL, exclusive, copy.reflink=auto|never.
+    /// clients=NET, secure, crossmnt, fsid=N, metadata_sync=BOOL, exclusive, local_writers=yes|no,
+    /// delegations=off|read|all, local_locks, copy.reflink=auto|never.
     #[arg(long = "export", value_name = "/NAME=DIR[,OPTION...]")]
     pub exports: Vec<String>,
     /// Configuration file (TOML, see docs/configuration.md). Options of the command line go before it.

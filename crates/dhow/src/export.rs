@@ -2,7 +2,7 @@
 
 use crate::value::{Value, Wrong};
 use crate::words::nearest;
-use dhow_server::{NetMatch, Squash};
+use dhow_server::{Delegations, NetMatch, Squash};
 use std::path::PathBuf;
 
 /// An export as configured.
@@ -36,6 +36,8 @@ pub struct Export {
     pub local_locks: bool,
     /// Copies may share blocks.
     pub reflink: bool,
+    /// Which delegations are given.
+    pub delegations: Delegations,
 }
 
 /// The user and group "nobody" of Linux.
@@ -59,6 +61,7 @@ impl Export {
             exclusive: false,
             local_locks: false,
             reflink: true,
+            delegations: Delegations::Off,
         }
     }
 
@@ -207,6 +210,16 @@ pub const KEYS: &[ExportKey] = &[
         e.local_locks = v.boolean()?;
         Ok(())
     }),
+    // The same the other way round: what the documents call it where delegations are concerned.
+    key("local_writers", |e, v| {
+        e.exclusive = v.one_of(&[("yes", false), ("no", true)])?;
+        Ok(())
+    }),
+    key("delegations", |e, v| {
+        e.delegations =
+            v.one_of(&[("off", Delegations::Off), ("read", Delegations::Read), ("all", Delegations::All)])?;
+        Ok(())
+    }),
     key("copy.reflink", |e, v| {
         e.reflink = v.one_of(&[("auto", true), ("never", false)])?;
         Ok(())
@@ -247,6 +260,10 @@ mod tests {
         );
         assert_eq!((e.squash, e.anonuid, e.anongid, e.fsid), (Squash::None, 7, 8, Some(12)));
         assert_eq!(e.clients, ["10.0.0.0/8".parse::<NetMatch>().unwrap(), "::1/128".parse().unwrap()]);
+        let e = Export::parse("/data=/srv,local_writers=no,delegations=all").unwrap();
+        assert!(e.exclusive && e.delegations == Delegations::All);
+        let e = Export::parse("/data=/srv,exclusive,local_writers=yes,delegations=read").unwrap();
+        assert!(!e.exclusive && e.delegations == Delegations::Read);
         let e = Export::parse("/=/srv").unwrap();
         assert_eq!(e, Export::new("/", "/srv"));
         assert_eq!((e.squash, e.anonuid, e.read_only, e.secure), (Squash::Root, 65_534, false, false));

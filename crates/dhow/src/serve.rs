@@ -207,6 +207,8 @@ impl StateDir {
 fn fit_descriptors(settings: &mut Settings, files: u64) {
     let files = usize::try_from(files).unwrap_or(usize::MAX);
     settings.state.opens = settings.state.opens.min(files / 3);
+    // Each may hold a descriptor that watches for local writers.
+    settings.state.delegations = settings.state.delegations.min((files / 8).max(1));
     settings.state.opens_per_client = settings.state.opens_per_client.min(files / 4);
     settings.server.connections = settings.server.connections.min((files / 8).max(1));
 }
@@ -266,6 +268,7 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
                 anon_gid: export.anongid,
                 clients: export.clients,
                 secure: export.secure,
+                delegations: export.delegations,
             },
         });
     }

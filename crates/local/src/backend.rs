@@ -9,8 +9,8 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
     FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow,
-    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
-    XattrSet,
+    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Watch, WriteVerifier,
+    WriterNotice, Written, XattrSet,
 };
 
 use crate::inner::{Inner, Place, Report};
@@ -477,6 +477,16 @@ impl Backend for Local {
         let inode = self.io_inode(&file).await?;
         let owner = owner.clone();
         self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.test_lock(&inode, &owner, range, kind)).await
+    }
+
+    fn locks_reach_beyond(&self) -> bool {
+        self.inner.options.local_locks
+    }
+
+    async fn watch_writers(&self, handle: &Handle, notice: WriterNotice) -> Result<Watch> {
+        let inode = self.inner.inode(handle).await?;
+        let place = Inner::short(&inode.fs.clone());
+        self.inner.run(place, move |inner| inner.watch_writers(&inode, notice)).await
     }
 
     async fn statfs(&self, _cx: &Cx, handle: &Handle) -> Result<FsStat> {

@@ -18,6 +18,7 @@ use crate::exclusive::Exclusive;
 use crate::fs::Filesystem;
 use crate::hints::Hints;
 use crate::inode::{Inode, Inodes};
+use crate::leases::Leases;
 use crate::options::{OpenError, Options};
 use crate::sync::{Journal, Lane, Target, Verifier};
 
@@ -55,6 +56,7 @@ pub(crate) struct Inner {
     pub filesystems: RwLock<Vec<Arc<Filesystem>>>,
     pub hints: Hints,
     pub exclusive: Exclusive,
+    pub leases: Arc<Leases>,
     /// Files with unstable data, kept open until it is stable.
     pub dirty: Mutex<HashMap<Handle, (Arc<Inode>, Instant)>>,
     /// Files with a data descriptor, for the sweep.
@@ -110,6 +112,7 @@ impl Inner {
             filesystems: RwLock::new(vec![fs]),
             hints,
             exclusive,
+            leases: Arc::default(),
             dirty: Mutex::default(),
             active: Mutex::default(),
             sweeps: AtomicU64::new(1),

@@ -16,6 +16,7 @@
 //! | `names` | everything that happens to a name in a directory |
 //! | `readdir` | listing |
 //! | `io` | open, read, write, commit, space |
+//! | `leases` | watches for local programs that want to write |
 //! | `locks` | byte-range locks shared with local programs |
 //! | `mover` | cloning and copying ranges |
 //! | `xattr` | extended attributes |
@@ -73,6 +74,7 @@ mod hints;
 mod inner;
 mod inode;
 mod io;
+mod leases;
 mod locks;
 mod mover;
 mod names;

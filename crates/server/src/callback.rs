@@ -16,7 +16,7 @@ use dhow_proto::v4::cb::{
 use dhow_proto::v4::ops::CallbackSec;
 use dhow_proto::v4::{ClientId, SessionId, Status};
 use dhow_rpc::{CallHeader, Credential, ReplyHeader};
-use dhow_state::{CbToken, CbUnavailable};
+use dhow_state::{CbToken, CbUnavailable, Session};
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,11 +52,30 @@ pub(crate) async fn call(
     referring: Option<Referring>,
     op: CbArgOp,
 ) -> Result<CbResOp, CallbackError> {
+    let path = || shared.state.callback(client, referring.map(|(s, ..)| s));
+    call_by(shared, path, referring, op).await
+}
+
+/// Calls `op` on one session, whose client it concerns as that session's alone.
+pub(crate) async fn call_on(
+    shared: &Arc<ServerShared>,
+    session: &Arc<Session>,
+    op: CbArgOp,
+) -> Result<CbResOp, CallbackError> {
+    call_by(shared, || shared.state.callback_on(session), None, op).await
+}
+
+async fn call_by(
+    shared: &Arc<ServerShared>,
+    path: impl Fn() -> Result<CbToken, CbUnavailable>,
+    referring: Option<Referring>,
+    op: CbArgOp,
+) -> Result<CbResOp, CallbackError> {
     let mut last = CallbackError::NoPath;
     let mut tries = 0;
     while tries < TRIES {
         tries += 1;
-        let token = match shared.state.callback(client, referring.map(|(s, ..)| s)) {
+        let token = match path() {
             Ok(token) => token,
             Err(CbUnavailable::NoClient) => return Err(CallbackError::NoClient),
             Err(CbUnavailable::PathDown | CbUnavailable::Busy) => {

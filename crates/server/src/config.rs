@@ -73,10 +73,12 @@ pub struct ExportOptions {
     pub clients: Vec<NetMatch>,
     /// Only from ports below 1024.
     pub secure: bool,
+    /// Which delegations are given.
+    pub delegations: Delegations,
 }
 
 impl Default for ExportOptions {
-    /// Writable, root squashed to 65534, all clients, any port.
+    /// Writable, root squashed to 65534, all clients, any port, no delegations.
     fn default() -> Self {
         Self {
             read_only: false,
@@ -85,8 +87,22 @@ impl Default for ExportOptions {
             anon_gid: 65534,
             clients: Vec::new(),
             secure: false,
+            delegations: Delegations::Off,
         }
     }
+}
+
+/// Which delegations are given (RFC 8881 10.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Delegations {
+    /// None.
+    #[default]
+    Off,
+    /// Read delegations, where local writers are known of or do not exist ([`dhow_vfs::Backend::watch_writers`],
+    /// [`dhow_vfs::Caps::exclusive`]).
+    Read,
+    /// Those, and write delegations where nobody changes the tree but through this server.
+    All,
 }
 
 /// Whose identity is replaced by the anonymous one (case B38).

@@ -4,7 +4,7 @@ use crate::config::{ExportConfig, ExportOptions};
 use crate::copy::partners::Behalf;
 use crate::fh::{Place, export_id};
 use dhow_vfs::pseudo::{Pseudo, PseudoError};
-use dhow_vfs::{Backend, Cx, FsId, Handle, Name, Node, ObjectId, OpenFile, PageLimit, Time, readonly::ReadOnly};
+use dhow_vfs::{Backend, Cx, FsId, Handle, Name, Node, ObjectId, OpenFile, PageLimit, Time, Watch, readonly::ReadOnly};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -87,6 +87,8 @@ pub struct OpenToken {
     pub uid: u32,
     /// Of a copy-notify stateid: in whose name it is used.
     pub behalf: Option<Arc<Behalf>>,
+    /// Of a delegation: what tells of local writers.
+    pub watch: Option<Watch>,
 }
 
 /// Why exports cannot be served together.

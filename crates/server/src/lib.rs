@@ -8,7 +8,8 @@
 //!
 //! * [`config`]: what a server is told; [`server`]: start, run, stop; [`shared`]: what all parts share.
 //! * [`exports`], `walk`: the namespace; [`fh`]: filehandles; [`cred`]: callers and squashing; `attrs`: attributes;
-//!   `acl`: access control lists; [`ids`]: names of users and groups; [`errmap`]: errors to statuses; [`metrics`]: counters.
+//!   `acl`: access control lists; [`ids`]: names of users and groups; [`errmap`]: errors to statuses; [`metrics`]: counters;
+//!   `deleg`: delegations; `callback`: calls to clients.
 //!
 //! Nothing here prints or reads files; logs go to `tracing`.
 
@@ -19,6 +20,7 @@ pub mod config;
 pub mod conn;
 pub mod copy;
 pub mod cred;
+mod deleg;
 mod dispatch;
 pub mod errmap;
 pub mod exports;
@@ -35,7 +37,7 @@ pub mod store;
 mod v4;
 mod walk;
 
-pub use config::{ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
+pub use config::{Delegations, ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
 pub use copy::{CommitPolicy, CopyConfig};
 pub use ids::{IdConfig, NameService};
 pub use netmatch::NetMatch;

@@ -41,6 +41,33 @@ pub struct InterMetrics {
     pub destination_mismatches: AtomicU64,
 }
 
+/// Counters of delegations and of other callbacks.
+#[derive(Debug, Default)]
+pub struct DelegMetrics {
+    /// Read delegations given.
+    pub read_granted: AtomicU64,
+    /// Write delegations given.
+    pub write_granted: AtomicU64,
+    /// Recalls begun (CB_RECALL).
+    pub recalls: AtomicU64,
+    /// Tries of a recall that came to nothing.
+    pub recalls_failed: AtomicU64,
+    /// Delegations returned (DELEGRETURN).
+    pub returned: AtomicU64,
+    /// Delegations revoked because they were not returned in time.
+    pub revoked: AtomicU64,
+    /// Local programs that wanted to write to a delegated file.
+    pub local_writers: AtomicU64,
+    /// Holders of write delegations asked for attributes (CB_GETATTR).
+    pub cb_getattrs: AtomicU64,
+    /// Clients asked to give delegations up (CB_RECALL_ANY).
+    pub recall_any: AtomicU64,
+    /// Clients asked to use fewer slots (CB_RECALL_SLOT).
+    pub recall_slot: AtomicU64,
+    /// Clients told of a lock that may be had (CB_NOTIFY_LOCK).
+    pub notify_lock: AtomicU64,
+}
+
 /// Counters of a server. Each only grows, but for `calls_running` and `connections`.
 #[derive(Debug)]
 pub struct ServerMetrics {
@@ -75,6 +102,8 @@ pub struct ServerMetrics {
     pub name_wait_ends: AtomicU64,
     /// Of copies between servers.
     pub inter: InterMetrics,
+    /// Of delegations and callbacks.
+    pub deleg: DelegMetrics,
 }
 
 impl Default for ServerMetrics {
@@ -96,6 +125,7 @@ impl Default for ServerMetrics {
             name_waits: AtomicU64::new(0),
             name_wait_ends: AtomicU64::new(0),
             inter: InterMetrics::default(),
+            deleg: DelegMetrics::default(),
         }
     }
 }

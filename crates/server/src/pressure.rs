@@ -32,6 +32,7 @@ impl ServerShared {
             ("limits.cached_bytes", hits.slots.count()),
             ("limits.operations_per_compound", n(&own.op_limit_hits)),
             ("limits.opens", hits.opens.count()),
+            ("limits.delegations", hits.delegations.count()),
             ("limits.lock_owners_per_open", hits.lock_owners.count()),
             ("limits.locks_per_file", hits.locks.count()),
             ("copy.max_total", hits.copies.count() + n(&own.inter.copy_limit_hits)),

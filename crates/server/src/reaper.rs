@@ -64,19 +64,22 @@ pub(crate) fn owner_bytes(owner: &OwnerKey) -> Bytes {
     out.freeze()
 }
 
-/// Gives opens and locks back to their backend.
-async fn end_state(effect: Effect<OpenToken>) {
-    match effect {
-        Effect::Close(token) => token.export.backend.close(token.file).await,
-        Effect::Unlock { open, owner, .. } => {
-            let io = IoRef { handle: &open.handle, open: Some(&open.file) };
-            let all = LockRange { offset: 0, len: u64::MAX };
-            let owner = LockOwner(owner_bytes(&owner));
-            if let Err(error) = open.export.backend.unlock(&Cx::root(), io, &owner, all).await {
-                tracing::warn!(%error, "backend did not give locks up");
+impl ServerShared {
+    /// Gives opens and locks back to their backend, and tells those who wait for the locks.
+    pub(crate) async fn end_state(self: &Arc<Self>, effect: Effect<OpenToken>) {
+        match effect {
+            Effect::Close(token) => token.export.backend.close(token.file).await,
+            Effect::Unlock { file, open, owner } => {
+                let io = IoRef { handle: &open.handle, open: Some(&open.file) };
+                let all = LockRange { offset: 0, len: u64::MAX };
+                let owner = LockOwner(owner_bytes(&owner));
+                if let Err(error) = open.export.backend.unlock(&Cx::root(), io, &owner, all).await {
+                    tracing::warn!(%error, "backend did not give locks up");
+                }
+                self.wake_lockers(&file);
             }
+            other => tracing::error!(?other, "not an effect of the end of state"),
         }
-        other => tracing::error!(?other, "not an effect of the end of state"),
     }
 }
 
@@ -103,8 +106,23 @@ impl ServerShared {
                     self.state.grace_over();
                     tracing::info!(did_not_come_back = count, "grace period is over: time is up");
                 }
+                Effect::Revoke(stateid) => {
+                    let shared = Arc::clone(self);
+                    tokio::spawn(async move { shared.revoke(stateid).await });
+                }
+                Effect::RecallAny { client, keep } => {
+                    let shared = Arc::clone(self);
+                    tokio::spawn(async move { shared.recall_any(client, keep).await });
+                }
+                Effect::RecallSlot { session, target } => {
+                    let shared = Arc::clone(self);
+                    tokio::spawn(async move { shared.recall_slot(session, target).await });
+                }
+                Effect::NotifyLock(notice) => {
+                    tokio::spawn(Arc::clone(self).notify_lock(notice));
+                }
                 Effect::GraceEnded => tracing::info!("grace period is over: every client has reclaimed"),
-                other => end_state(other).await,
+                other => self.end_state(other).await,
             }
         }
     }
@@ -125,21 +143,26 @@ impl ServerShared {
             return;
         }
         tracing::debug!(client = ?retire.client(), "retired");
+        // Before others are let in: what watches for writers would hold them up.
+        for watch in retire.delegations().iter().filter_map(|t| t.watch.as_ref()) {
+            watch.end();
+        }
         let effects = retire.finish();
+        self.delegations_gone.notify_waiters();
         for effect in effects {
-            end_state(effect).await;
+            self.end_state(effect).await;
         }
     }
 
     /// Frees the state of a client file by file, under each file's gate: whoever passes it next finds both the state and
     /// the backend's side free. Files whose gate is held are left for last and then waited for together, so that a stuck
     /// one holds up nothing but itself. Whether all were freed.
-    async fn free_files(&self, retire: &Retire<'_, OpenToken>) -> bool {
+    async fn free_files(self: &Arc<Self>, retire: &Retire<'_, OpenToken>) -> bool {
         let free = async |file: &FileKey, wait: Duration| {
             let pass = self.gates.files.pass(&ObjectId::new(file.as_bytes()), wait).await;
             let Ok(_pass) = pass else { return false };
             for effect in retire.free(file) {
-                end_state(effect).await;
+                self.end_state(effect).await;
             }
             true
         };

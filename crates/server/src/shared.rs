@@ -1,6 +1,6 @@
 //! What all parts of a running server share.
 
-use crate::config::{Identity, ServerLimits};
+use crate::config::{Delegations, Identity, ServerLimits};
 use crate::conn::ConnCx;
 use crate::copy::CopyConfig;
 use crate::copy::on_file::CopiesOn;
@@ -74,6 +74,10 @@ pub struct ServerShared {
     pub(crate) running: Running,
     /// Sees every result, if a test wants to.
     pub(crate) status_hook: Option<StatusHook>,
+    /// Some export gives delegations.
+    pub(crate) delegates: bool,
+    /// Told whenever a delegation has ended.
+    pub(crate) delegations_gone: Notify,
     started: Instant,
 }
 
@@ -90,6 +94,7 @@ impl ServerShared {
         let net = NetShared::new(limits.request_bytes, 64 << 20);
         let handles = HandleCodec::new(identity.handle_key);
         let partners = Partners::new(&copy.inter);
+        let delegates = exports.list().iter().any(|e| e.options.delegations != Delegations::Off);
         Self {
             limits,
             identity,
@@ -110,6 +115,8 @@ impl ServerShared {
             conns: Mutex::default(),
             running: Running::default(),
             status_hook,
+            delegates,
+            delegations_gone: Notify::new(),
             started: Instant::now(),
         }
     }

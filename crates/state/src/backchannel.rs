@@ -211,20 +211,32 @@ impl<T: Clone + Send> State<T> {
         sessions.sort_by_key(|s| Some(s.id()) != prefer);
         let mut why = CbUnavailable::PathDown;
         for session in sessions {
-            let taken = {
-                let mut inner = session.inner.lock();
-                let Some(conn) = inner.conns.iter().find(|b| b.back).map(|b| b.conn) else { continue };
-                let Some(sec) = inner.back.sec.clone() else { continue };
-                why = CbUnavailable::Busy;
-                let program = inner.back.program;
-                let max_request = inner.back.attrs.max_request_size;
-                inner.back.take().map(|t| (t, conn, sec, program, max_request))
-            };
-            if let Some(((slot, seqid, highest), conn, sec, program, max_request)) = taken {
-                return Ok(CbToken { session, conn, slot, seqid, highest, program, sec, max_request, done: false });
+            match self.callback_on(&session) {
+                Ok(token) => return Ok(token),
+                Err(CbUnavailable::Busy) => why = CbUnavailable::Busy,
+                Err(_) => {}
             }
         }
         Err(why)
+    }
+
+    /// As [`State::callback`], on this session and no other.
+    ///
+    /// # Errors
+    ///
+    /// See [`CbUnavailable`].
+    pub fn callback_on(&self, session: &Arc<Session>) -> Result<CbToken, CbUnavailable> {
+        let mut inner = session.inner.lock();
+        if inner.dead {
+            return Err(CbUnavailable::NoClient);
+        }
+        let conn = inner.conns.iter().find(|b| b.back).map(|b| b.conn).ok_or(CbUnavailable::PathDown)?;
+        let sec = inner.back.sec.clone().ok_or(CbUnavailable::PathDown)?;
+        let (program, max_request) = (inner.back.program, inner.back.attrs.max_request_size);
+        let (slot, seqid, highest) = inner.back.take().ok_or(CbUnavailable::Busy)?;
+        drop(inner);
+        let session = session.clone();
+        Ok(CbToken { session, conn, slot, seqid, highest, program, sec, max_request, done: false })
     }
 }
 

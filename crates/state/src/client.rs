@@ -99,6 +99,13 @@ pub struct Client {
     pub(crate) locks: AtomicUsize,
     pub(crate) copies: AtomicUsize,
     pub(crate) notifies: AtomicUsize,
+    /// Delegations that it holds, and revoked ones that it has not freed.
+    pub(crate) delegs: AtomicUsize,
+    pub(crate) revoked: AtomicUsize,
+    /// A callback got no answer, and none has since.
+    call_failed: AtomicBool,
+    /// When it was last asked to give delegations up, nanoseconds.
+    asked: AtomicU64,
     /// Opens of this client, for the retire. Leaf lock: taken while a stripe is held.
     pub(crate) states: Mutex<HashSet<StateKey>>,
     /// Who waits for its end.
@@ -130,6 +137,10 @@ impl Client {
             locks: AtomicUsize::new(0),
             copies: AtomicUsize::new(0),
             notifies: AtomicUsize::new(0),
+            delegs: AtomicUsize::new(0),
+            revoked: AtomicUsize::new(0),
+            call_failed: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
             states: Mutex::new(HashSet::new()),
             ending: Ending::default(),
         };
@@ -231,9 +242,30 @@ impl Client {
         }
     }
 
-    /// Whether it holds anything that matters to others: opens (locks need one) or copies.
+    /// Whether it holds anything that matters to others: opens (locks need one), delegations or copies.
     pub fn has_state(&self) -> bool {
-        self.opens.load(Ordering::SeqCst) > 0 || self.copies.load(Ordering::SeqCst) > 0
+        let some = |n: &AtomicUsize| n.load(Ordering::SeqCst) > 0;
+        some(&self.opens) || some(&self.delegs) || some(&self.copies)
+    }
+
+    /// Whether delegations can be recalled from it, as far as is known: a connection is bound to a back channel, and the
+    /// last callback was answered.
+    pub fn can_be_called(&self) -> bool {
+        self.back_conns.load(Ordering::SeqCst) > 0 && !self.call_failed.load(Ordering::SeqCst)
+    }
+
+    /// Tells how a callback ended.
+    pub fn called(&self, answered: bool) {
+        self.call_failed.store(!answered, Ordering::SeqCst);
+    }
+
+    /// Whether it is time to ask it for delegations again; then that counts as done.
+    pub(crate) fn ask_again(&self, now: Time, every: Duration) -> bool {
+        let last = self.asked.load(Ordering::SeqCst);
+        (last == 0 || now.since(Time(last)) > every) && {
+            self.asked.store(now.0.max(1), Ordering::SeqCst);
+            true
+        }
     }
 }
 

@@ -6,15 +6,17 @@
 //!   two comparisons; who conflicts is searched for only if there is one.
 //! * An open is in `opens`, in its file's `by_owner`, and in its client's `states`, or in none of them.
 //! * A lock state belongs to one open and is in that open's `lock_states`; the ranges belong to the lock-owner.
-//! * A file without opens, reservations and pending locks is not in the table.
+//! * A file without opens, reservations, delegations, changes under way, pending locks and waiters for locks is not in
+//!   the table.
 //!
-//! Room for delegations: a file gets a list of them beside `by_owner`, the conflict checks here are where they are
-//! looked at, and [`Refused`] gets a case "recall, then DELAY". None are granted yet.
+//! Delegations are in `deleg`, waiters for locks in `lockwait`.
 
 use crate::client::Client;
+use crate::deleg::Deleg;
 use crate::ids::{Keyed, Map, StateKey};
 use crate::io::IoGate;
 use crate::lockset::{Held, LockSet};
+use crate::lockwait::Waiter;
 use crate::notify::Notify;
 use crate::types::*;
 use bytes::Bytes;
@@ -107,6 +109,12 @@ pub(crate) struct File {
     pub(crate) reserved: usize,
     pub(crate) locks: LockSet<OwnerKey>,
     pub(crate) pending: Vec<PendingLock>,
+    /// Those that are not revoked.
+    pub(crate) delegs: SmallVec<[StateKey; 1]>,
+    /// Changes of the file or its names under way: no delegation is given.
+    pub(crate) changing: usize,
+    /// In the order of asking.
+    pub(crate) waiters: Vec<Waiter>,
 }
 
 impl File {
@@ -117,11 +125,19 @@ impl File {
             reserved: 0,
             locks: LockSet::default(),
             pending: Vec::new(),
+            delegs: SmallVec::new(),
+            changing: 0,
+            waiters: Vec::new(),
         }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.by_owner.is_empty() && self.reserved == 0 && self.pending.is_empty()
+        self.by_owner.is_empty()
+            && self.reserved == 0
+            && self.pending.is_empty()
+            && self.delegs.is_empty()
+            && self.changing == 0
+            && self.waiters.is_empty()
     }
 }
 
@@ -132,6 +148,12 @@ pub(crate) struct Stripe<T> {
     pub(crate) opens: Map<StateKey, Open<T>>,
     pub(crate) locks: Map<StateKey, LockState>,
     pub(crate) notifies: Map<StateKey, Notify<T>>,
+    pub(crate) delegs: Map<StateKey, Deleg<T>>,
+    /// Files on which a delegation was recalled for a conflict: none is given until then.
+    pub(crate) contended: Map<FileKey, Time>,
+    /// Writes under special stateids hold a clone. Of all files of the stripe: they are rare, and one more delegation
+    /// that is not given harms nobody.
+    pub(crate) special_writes: Arc<()>,
     pub(crate) keyed: Keyed,
     /// Numbers pending locks.
     pub(crate) next: u64,
@@ -140,7 +162,17 @@ pub(crate) struct Stripe<T> {
 impl<T: Clone> Stripe<T> {
     pub(crate) fn new(keyed: Keyed) -> Self {
         let (files, opens, locks) = (Map::with_hasher(keyed), Map::with_hasher(keyed), Map::with_hasher(keyed));
-        Self { files, opens, locks, notifies: Map::with_hasher(keyed), keyed, next: 0 }
+        Self {
+            files,
+            opens,
+            locks,
+            notifies: Map::with_hasher(keyed),
+            delegs: Map::with_hasher(keyed),
+            contended: Map::with_hasher(keyed),
+            special_writes: Arc::default(),
+            keyed,
+            next: 0,
+        }
     }
 
     pub(crate) fn file_mut(&mut self, key: &FileKey) -> &mut File {

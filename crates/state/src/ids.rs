@@ -68,6 +68,7 @@ pub(crate) enum Kind {
     Lock = 2,
     Copy = 4,
     Notify = 8,
+    Deleg = 16,
 }
 
 /// A parsed "other".

@@ -6,6 +6,7 @@
 
 use crate::State;
 use crate::client::Client;
+use crate::deleg::Use;
 use crate::ids::{Kind, StateKey, check_seqid};
 use crate::types::*;
 use parking_lot::Mutex;
@@ -85,6 +86,8 @@ pub struct IoToken<T> {
     gate: Option<Arc<IoGate>>,
     /// Of a copy-notify stateid: in whose name, and that it is in use.
     behalf: Option<(T, Arc<()>)>,
+    /// Of a write under a special stateid: no delegation is given meanwhile.
+    _special: Option<Arc<()>>,
 }
 
 impl<T> IoToken<T> {
@@ -96,7 +99,7 @@ impl<T> IoToken<T> {
     /// Leave under a copy-notify stateid; the caller holds the stripe of the open.
     pub(crate) fn on_behalf(open: T, gate: Arc<IoGate>, behalf: T, in_use: Arc<()>) -> Self {
         gate.enter();
-        Self { open: Some(open), gate: Some(gate), behalf: Some((behalf, in_use)) }
+        Self { open: Some(open), gate: Some(gate), behalf: Some((behalf, in_use)), _special: None }
     }
 
     /// Under a copy-notify stateid: what COPY_NOTIFY left, to act in the name of who sent it.
@@ -125,7 +128,8 @@ impl<T> fmt::Debug for IoToken<T> {
 }
 
 impl<T: Clone + Send> State<T> {
-    /// Leave for `kind` of I/O on `file` under `stateid`: of an open, of a lock (its open counts), or special. The
+    /// Leave for `kind` of I/O on `file` under `stateid`: of an open, of a lock (its open counts), of a delegation, or
+    /// special. The
     /// current stateid is replaced by the caller.
     ///
     /// A READ under an open for writing only is refused: no client we know of needs it, and the backend's file is open
@@ -133,7 +137,7 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID, OLD_STATEID, OPENMODE; LOCKED if an open denies this to a special stateid (RFC 8881 8.2.3); GRACE
+    /// BAD_STATEID, OLD_STATEID, OPENMODE, DELEG_REVOKED; LOCKED if an open denies this to a special stateid (RFC 8881 8.2.3); GRACE
     /// for a special stateid while somebody may still reclaim an open that denies it (case B31).
     pub fn begin_io(
         &self,
@@ -144,11 +148,16 @@ impl<T: Clone + Send> State<T> {
         now: Time,
     ) -> Result<IoToken<T>, Refused> {
         if stateid.is_special() {
-            return self.begin_special(file, stateid, kind, now);
+            return self.begin_special(client, file, stateid, kind, now);
         }
         let key = StateKey::parse(&stateid.other);
         let stripe = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?;
-        let stripe = stripe.lock();
+        let mut stripe = stripe.lock();
+        if key.is(Kind::Deleg) {
+            let (token, gate) = stripe.deleg_io(&key, client, file, stateid, kind, now)?;
+            gate.enter();
+            return Ok(IoToken { open: Some(token), gate: Some(gate), behalf: None, _special: None });
+        }
         let (open_key, seqid) = match key {
             k if k.is(Kind::Open) => (k, None),
             k if k.is(Kind::Lock) => {
@@ -169,10 +178,17 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::OPENMODE.into());
         }
         open.gate.enter();
-        Ok(IoToken { open: Some(open.token.clone()), gate: Some(open.gate.clone()), behalf: None })
+        Ok(IoToken { open: Some(open.token.clone()), gate: Some(open.gate.clone()), behalf: None, _special: None })
     }
 
-    fn begin_special(&self, file: &FileKey, stateid: &Stateid, kind: IoKind, now: Time) -> Result<IoToken<T>, Refused> {
+    fn begin_special(
+        &self,
+        client: &Client,
+        file: &FileKey,
+        stateid: &Stateid,
+        kind: IoKind,
+        now: Time,
+    ) -> Result<IoToken<T>, Refused> {
         let bypass = *stateid == Stateid::READ_BYPASS;
         if !bypass && *stateid != Stateid::ANONYMOUS {
             return Err(Status::BAD_STATEID.into());
@@ -189,7 +205,15 @@ impl<T: Clone + Send> State<T> {
                 })?;
             }
         }
-        Ok(IoToken { open: None, gate: None, behalf: None })
+        // RFC 8881 10.4.4: also a READ or WRITE under a special stateid recalls.
+        if kind == IoKind::Read && self.write_delegations() == 0 {
+            return Ok(IoToken { open: None, gate: None, behalf: None, _special: None });
+        }
+        let mut stripe = self.stripe(file).lock();
+        let usage = if kind == IoKind::Read { Use::Read } else { Use::Write };
+        stripe.deleg_conflict(file, client.id(), usage, now)?;
+        let special = (kind == IoKind::Write).then(|| stripe.special_writes.clone());
+        Ok(IoToken { open: None, gate: None, behalf: None, _special: special })
     }
 }
 

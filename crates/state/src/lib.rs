@@ -12,6 +12,7 @@
 //! | [`client`](Client) | lease, counts, flags of one client | atomics; its list of opens: a leaf mutex |
 //! | [`session`](Session), `slots`, `backchannel` | slots, bound connections, callbacks | a mutex for each session; a sharded map finds it |
 //! | `file`, [`open`](OpenPlan), [`lock`](LockPlan), [`io`](IoToken), `stateids` | opens, share reservations, locks | 64 stripes by file; a stateid names its stripe |
+//! | `deleg`, `lockwait` | delegations, waiters for locks | the stripe of the file |
 //! | [`lockset`](LockSet) | the byte ranges of one file | a plain structure |
 //! | [`copies`](CopyTicket) | asynchronous copies | one mutex |
 //! | `grace` | who may reclaim | one mutex |
@@ -27,7 +28,7 @@
 //! [`State::sequence`] admits it ([`SlotToken`]: exactly once, lease held); operations that change state go
 //! plan, I/O, commit; READ and WRITE hold an [`IoToken`]; [`SlotToken::complete`] keeps the reply for a retry. If state
 //! of a client whose lease has ended stands in the way ([`Refused::Courtesy`]), the server retires that client
-//! ([`State::retire`]) and asks again. [`State::tick`] is called about once a second.
+//! ([`State::retire`]) and asks again; if a delegation does ([`Refused::Delegated`]), it sends the recalls. [`State::tick`] is called about once a second.
 //!
 //! Copy-notify stateids (RFC 7862 15.3) are in `notify`: not to be guessed, tied to the open they were asked with.
 
@@ -35,6 +36,7 @@ mod backchannel;
 mod client;
 mod clients;
 mod copies;
+mod deleg;
 mod ending;
 mod file;
 mod grace;
@@ -43,6 +45,7 @@ mod io;
 mod limits;
 mod lock;
 mod lockset;
+mod lockwait;
 mod notify;
 mod open;
 mod retire;
@@ -56,19 +59,22 @@ pub use backchannel::{CbToken, CbUnavailable};
 pub use client::Client;
 pub use clients::{CreatedSession, ExchangeId, ExchangedId};
 pub use copies::{CopyStatus, CopyTicket};
+pub use deleg::{Change, DelegEnd, DelegKind, Delegated, Holder, Offer, Recall, Use, WhyNot};
 pub use ending::End;
 pub use ids::Identity;
 pub use io::{Drain, IoToken};
 pub use limits::{HitCount, LimitHits, Limits};
 pub use lock::{LockPlan, LockRefused, LockRequest, Locker, UnlockPlan};
 pub use lockset::{Held, LockKind, LockSet, Range};
-pub use open::{Claim, ClosePlan, Committed, DowngradePlan, OpenPlan, OpenRequest};
+pub use lockwait::LockNotice;
+pub use open::{Claim, ClosePlan, Committed, DowngradePlan, NotOpened, OpenPlan, OpenRequest};
 pub use retire::Retire;
 pub use session::{Sequence, Session, SlotToken};
 pub use types::*;
 
 use clients::Clients;
 use copies::Copies;
+use deleg::DelegCounts;
 use file::Stripe;
 use grace::Grace;
 use ids::{Ids, Map, STRIPES};
@@ -98,6 +104,9 @@ pub struct State<T: Clone + Send> {
     copies: Mutex<Copies>,
     /// Copy-notify stateids in all stripes.
     notify_total: Arc<AtomicUsize>,
+    deleg_counts: Arc<DelegCounts>,
+    /// Waiters for locks in all stripes.
+    waiting: AtomicUsize,
     grace: Mutex<Grace>,
     budget: Arc<Budget>,
     /// Whether the grace period runs: what `grace` says, readable without its mutex.
@@ -126,6 +135,8 @@ impl<T: Clone + Send> State<T> {
             stripes: (0..STRIPES).map(|_| Mutex::new(Stripe::new(keyed))).collect(),
             copies: Mutex::new(Copies::new(keyed)),
             notify_total: Arc::default(),
+            deleg_counts: Arc::default(),
+            waiting: AtomicUsize::new(0),
             grace: Mutex::new(grace),
             budget: Arc::new(Budget::default()),
             pressed: AtomicBool::new(false),
@@ -158,6 +169,9 @@ impl<T: Clone + Send> State<T> {
         self.tick_clients(now, &mut effects);
         self.tick_copies(now);
         self.tick_notifies(now);
+        self.tick_delegs(now, &mut effects);
+        self.tick_waiters(now, &mut effects);
+        self.tick_slots(&mut effects);
         effects
     }
 
@@ -181,6 +195,9 @@ impl<T: Clone + Send> State<T> {
             files,
             copies: self.copies_running(),
             copy_notifies: self.notifies(),
+            delegations: self.delegations(),
+            write_delegations: self.write_delegations(),
+            lock_waiters: self.lock_waiters(),
             reply_cache_promised: self.budget.promised(),
         }
     }
@@ -232,6 +249,12 @@ pub struct Counts {
     pub copies: usize,
     /// Copy-notify stateids.
     pub copy_notifies: usize,
+    /// Delegations that are held, of both kinds.
+    pub delegations: usize,
+    /// Write delegations among them.
+    pub write_delegations: usize,
+    /// Blocking LOCKs that were denied and may be told of their turn.
+    pub lock_waiters: usize,
     /// Bytes of cached replies.
     pub reply_cache: u64,
     /// Bytes that cached replies may grow to.

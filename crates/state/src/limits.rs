@@ -49,6 +49,10 @@ pub struct Limits {
     pub locks_per_file: usize,
     /// Byte ranges and lock-owner states of one client, together.
     pub locks_per_client: usize,
+    /// Delegations of one client.
+    pub delegations_per_client: usize,
+    /// Delegations of all clients. Each may take a descriptor at the backend.
+    pub delegations: usize,
     /// Asynchronous copies of one client that run at once.
     pub copies_per_client: usize,
     /// Asynchronous copies of all clients that run at once.
@@ -89,6 +93,8 @@ impl Default for Limits {
             lock_owners_per_open: 4096,
             locks_per_file: 16_384,
             locks_per_client: 200_000,
+            delegations_per_client: 4096,
+            delegations: 16_384,
             copies_per_client: 16,
             copies: 64,
             finished_copies_per_client: 64,
@@ -133,6 +139,10 @@ pub struct LimitHits {
     pub lock_owners: HitCount,
     /// [`Limits::locks_per_file`] or [`Limits::locks_per_client`]: LOCK or LOCKU answered SERVERFAULT.
     pub locks: HitCount,
+    /// More waiters for locks of one file than are remembered: the client is not told, and finds out by asking.
+    pub lock_waiters: HitCount,
+    /// [`Limits::delegations`] or [`Limits::delegations_per_client`]: none was given.
+    pub delegations: HitCount,
     /// [`Limits::copies`] or [`Limits::copies_per_client`]: a copy was not made asynchronous.
     pub copies: HitCount,
     /// One of the limits on copy-notify stateids: COPY_NOTIFY answered DELAY.

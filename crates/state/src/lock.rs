@@ -2,7 +2,7 @@
 //!
 //! Lock state is one for each open and lock-owner; the ranges are kept by lock-owner and file, so that one lock-owner
 //! never conflicts with itself, through whichever open it locks. Blocking locks (READW_LT, WRITEW_LT) are answered as
-//! the others are: the client asks again (9.6).
+//! the others are; who was denied is remembered, and told when to ask again (9.6, `lockwait`).
 
 use crate::State;
 use crate::client::Client;
@@ -122,6 +122,7 @@ impl<T: Clone + Send> LockPlan<'_, T> {
             f.locks.lock(&self.owner, self.range, self.kind);
             client.count_locks(before, f.locks.len());
         }
+        self.state.delist(stripe, &self.file, &self.owner, self.range);
         Ok(stateid)
     }
 }
@@ -194,6 +195,22 @@ impl<T: Clone + Send> State<T> {
         req: &LockRequest<'_>,
         now: Time,
     ) -> Result<LockPlan<'_, T>, LockRefused> {
+        self.plan_lock_or_wait(client, req, false, now)
+    }
+
+    /// As [`State::plan_lock`]; with `wait` one that is denied is remembered, to be told when its turn comes
+    /// ([`State::wake_waiters`], RFC 8881 9.6).
+    ///
+    /// # Errors
+    ///
+    /// As [`State::plan_lock`].
+    pub fn plan_lock_or_wait(
+        &self,
+        client: &Arc<Client>,
+        req: &LockRequest<'_>,
+        wait: bool,
+        now: Time,
+    ) -> Result<LockPlan<'_, T>, LockRefused> {
         self.check_grace(client, req.claim)?;
         let mut guard = self.stripe(req.file).lock();
         let stripe = &mut *guard;
@@ -246,7 +263,15 @@ impl<T: Clone + Send> State<T> {
         if file.pending.iter().any(|p| conflicting(&p.held, &owner, req.range, req.kind)) {
             return Err(Status::DELAY.into());
         }
-        if let Some(refused) = self.lock_conflict(stripe, req.file, &owner, req.range, req.kind, now) {
+        let reserved = match req.claim {
+            Claim::Reclaim => None,
+            _ => Self::reserved_lock(stripe, req.file, &owner, req.range, req.kind, now).map(LockRefused::Denied),
+        };
+        let refused = self.lock_conflict(stripe, req.file, &owner, req.range, req.kind, now).or(reserved);
+        if let Some(refused) = refused {
+            if wait && matches!(refused, LockRefused::Denied(_)) {
+                self.enlist(stripe, req.file, client, (&owner, req.range, req.kind), now);
+            }
             return Err(refused);
         }
         let held = Held { range: req.range, kind: req.kind, owner: owner.clone() };

@@ -1,7 +1,7 @@
 //! Copy-notify stateids: what COPY_NOTIFY gives out, so that another server may read one file (RFC 7862 4.8, 15.3).
 //!
-//! An entry belongs to the open it was asked with (its parent) and lies in the same stripe, so that everything which
-//! ends the open (CLOSE, the end of the client) ends it in the same locked step (cases K10, K13). It is honoured for
+//! An entry belongs to the open or delegation it was asked with (its parent) and lies in the same stripe, so that
+//! everything which ends that (CLOSE, DELEGRETURN, the end of the client) ends it in the same locked step (cases K10, K13). It is honoured for
 //! reading that one file, from whatever client it comes: who knows the stateid is taken for the server that the owner
 //! named. So it must not be guessed: 80 of its 96 bits are a keyed hash. It does not work as the stateid of anything
 //! else, and only its owner can cancel or test it.
@@ -13,7 +13,7 @@ use crate::State;
 use crate::client::Client;
 use crate::file::Stripe;
 use crate::ids::{Kind, StateKey, check_seqid};
-use crate::io::IoToken;
+use crate::io::{IoGate, IoToken};
 use crate::types::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,23 +59,63 @@ impl Drop for Counted {
     }
 }
 
+/// What an entry may belong to.
+struct Parent<'a, T> {
+    client: &'a Arc<Client>,
+    file: &'a FileKey,
+    token: &'a T,
+    gate: &'a Arc<IoGate>,
+    closing: bool,
+    reads: bool,
+    seqid: u32,
+    notifies: &'a Vec<StateKey>,
+}
+
 impl<T: Clone> Stripe<T> {
+    fn parent(&self, key: &StateKey) -> Option<Parent<'_, T>> {
+        if key.is(Kind::Deleg) {
+            let d = self.delegs.get(key)?;
+            let (client, file, gate, closing) = (&d.client, &d.file, &d.gate, d.closing);
+            let (token, notifies) = (d.token.as_ref()?, &d.notifies);
+            return Some(Parent { client, file, token, gate, closing, reads: true, seqid: 1, notifies });
+        }
+        let o = self.opens.get(key)?;
+        Some(Parent {
+            client: &o.client,
+            file: &o.file,
+            token: &o.token,
+            gate: &o.gate,
+            closing: o.closing,
+            reads: o.access.read(),
+            seqid: o.seqid,
+            notifies: &o.notifies,
+        })
+    }
+
+    fn entries(&mut self, parent: &StateKey) -> Option<&mut Vec<StateKey>> {
+        if parent.is(Kind::Deleg) {
+            self.delegs.get_mut(parent).map(|d| &mut d.notifies)
+        } else {
+            self.opens.get_mut(parent).map(|o| &mut o.notifies)
+        }
+    }
+
     /// Takes an entry out, and out of its parent's list.
     fn remove_notify(&mut self, key: &StateKey) {
         if let Some(n) = self.notifies.remove(key)
-            && let Some(open) = self.opens.get_mut(&n.parent)
+            && let Some(entries) = self.entries(&n.parent)
         {
-            open.notifies.retain(|k| k != key);
+            entries.retain(|k| k != key);
         }
     }
 
     /// Room for one more under this open: the one that ends first and is not in use goes, if need be.
     fn trim_notifies(&mut self, parent: &StateKey, most: usize) {
-        let Some(open) = self.opens.get(parent) else { return };
-        if open.notifies.len() < most {
+        let Some(entries) = self.parent(parent).map(|p| p.notifies) else { return };
+        if entries.len() < most {
             return;
         }
-        let idle = open.notifies.iter().filter_map(|k| self.notifies.get(k).filter(|n| !n.used()).map(|n| (n, k)));
+        let idle = entries.iter().filter_map(|k| self.notifies.get(k).filter(|n| !n.used()).map(|n| (n, k)));
         if let Some(oldest) = idle.min_by_key(|(n, _)| n.expires).map(|(_, k)| *k) {
             self.remove_notify(&oldest);
         }
@@ -89,7 +129,7 @@ impl<T: Clone + Send> State<T> {
     }
 
     /// COPY_NOTIFY (RFC 7862 15.3): a stateid by which another server may read `file` until `now` plus the lease time,
-    /// and longer while it does. `stateid` is that of an open or a lock of `client`; `behalf` makes, from the token of
+    /// and longer while it does. `stateid` is that of an open, a lock or a delegation of `client`; `behalf` makes, from the token of
     /// that open, what uses are to go by.
     ///
     /// # Errors
@@ -111,27 +151,27 @@ impl<T: Clone + Send> State<T> {
         let mut guard = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
         let stripe = &mut *guard;
         let (parent, seqid) = match key {
-            k if k.is(Kind::Open) => (k, None),
+            k if k.is(Kind::Open) || k.is(Kind::Deleg) => (k, None),
             k if k.is(Kind::Lock) => {
                 let l = stripe.locks.get(&k).ok_or(Status::BAD_STATEID)?;
                 (l.open, Some(l.seqid))
             }
             _ => return Err(Status::BAD_STATEID),
         };
-        let open = stripe.opens.get(&parent).ok_or(Status::BAD_STATEID)?;
-        if open.client.id() != client.id() || open.file != *file {
+        let open = stripe.parent(&parent).ok_or(Status::BAD_STATEID)?;
+        if open.client.id() != client.id() || *open.file != *file {
             return Err(Status::BAD_STATEID);
         }
         check_seqid(stateid.seqid, seqid.unwrap_or(open.seqid))?;
         if open.closing {
             return Err(Status::DELAY);
         }
-        if !open.access.read() {
+        if !open.reads {
             return Err(Status::OPENMODE);
         }
-        let behalf = behalf(&open.token);
+        let behalf = behalf(open.token);
         stripe.trim_notifies(&parent, self.limits.copy_notifies_per_open);
-        let of_open = stripe.opens.get(&parent).map_or(0, |o| o.notifies.len());
+        let of_open = stripe.parent(&parent).map_or(0, |p| p.notifies.len());
         if of_open >= self.limits.copy_notifies_per_open
             || client.notifies.load(Ordering::Relaxed) >= self.limits.copy_notifies_per_client
             || self.notify_total.load(Ordering::Relaxed) >= self.limits.copy_notifies
@@ -155,8 +195,8 @@ impl<T: Clone + Send> State<T> {
             counted: Counted::new(client, &self.notify_total),
         };
         stripe.notifies.insert(id, entry);
-        if let Some(open) = stripe.opens.get_mut(&parent) {
-            open.notifies.push(id);
+        if let Some(entries) = stripe.entries(&parent) {
+            entries.push(id);
         }
         Ok(id.stateid(1))
     }
@@ -181,15 +221,15 @@ impl<T: Clone + Send> State<T> {
             stripe.remove_notify(&key);
             return Err(Status::BAD_STATEID);
         }
-        let open = stripe.opens.get(&entry.parent).ok_or(Status::BAD_STATEID)?;
+        entry.expires = entry.expires.max(now + self.limits.lease);
+        let (parent, behalf, in_use) = (entry.parent, entry.behalf.clone(), entry.in_use.clone());
+        let open = stripe.parent(&parent).ok_or(Status::BAD_STATEID)?;
         if open.closing {
             return Err(Status::DELAY);
         }
-        if !open.access.read() {
+        if !open.reads {
             return Err(Status::OPENMODE);
         }
-        entry.expires = entry.expires.max(now + self.limits.lease);
-        let (behalf, in_use) = (entry.behalf.clone(), entry.in_use.clone());
         Ok(IoToken::on_behalf(open.token.clone(), open.gate.clone(), behalf, in_use))
     }
 

@@ -7,6 +7,7 @@
 
 use crate::State;
 use crate::client::Client;
+use crate::deleg::{Ask, DelegKind, Delegated, Offer, Use, WhyNot};
 use crate::file::{Open, Stripe};
 use crate::ids::{Kind, StateKey, check_seqid, next_seqid};
 use crate::io::{Drain, IoGate};
@@ -24,6 +25,8 @@ pub enum Claim {
     New,
     /// State that the client had before the server's restart (CLAIM_PREVIOUS, the reclaim flag of LOCK).
     Reclaim,
+    /// By right of a delegation that the client holds (CLAIM_DELEGATE_CUR, CLAIM_DELEG_CUR_FH).
+    Delegated(Stateid),
 }
 
 /// What an OPEN wants.
@@ -76,6 +79,16 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
         &self.owner
     }
 
+    /// Whether a delegation of this kind could be given together with the open, as things are now.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn may_delegate(&self, kind: DelegKind, reclaim: bool, now: Time) -> Result<(), WhyNot> {
+        let stripe = self.state.stripe(&self.file).lock();
+        self.state.may_grant(&stripe, &self.file, &self.client, Ask { kind, own: 1, reclaim, now })
+    }
+
     /// Makes the open. `token` is what I/O under the stateid goes through from now on; the token it supersedes, if there
     /// is one, comes back.
     ///
@@ -83,7 +96,16 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
     ///
     /// The token back, to be closed, with DEADSESSION (the client is gone), DELAY (the open it would add to is gone or
     /// new), or SERVERFAULT (the client's record is not durable: the caller's mistake, see [`Client::needs_record`]).
-    pub fn commit(mut self, token: T) -> Result<Committed<T>, (Status, T)> {
+    pub fn commit(self, token: T) -> Result<Committed<T>, (Status, T)> {
+        self.commit_with(token, None).map_err(|(status, token, _)| (status, token))
+    }
+
+    /// As [`OpenPlan::commit`], with a delegation if that can be: open and delegation are there in one step.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenPlan::commit`]; the offer comes back too.
+    pub fn commit_with(mut self, token: T, offer: Option<Offer<T>>) -> Result<Committed<T>, NotOpened<T>> {
         self.done = true;
         let mut guard = self.state.stripe(&self.file).lock();
         let stripe = &mut *guard;
@@ -101,16 +123,24 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
         };
         if let Some(status) = refuse {
             stripe.drop_if_idle(&self.file);
-            return Err((status, token));
+            return Err((status, token, offer));
         }
         let result = match there {
             Some(key) => self.add(stripe, key, token),
             None => self.insert(stripe, token),
         };
-        if result.is_err() {
-            stripe.drop_if_idle(&self.file);
+        match result {
+            Ok(mut done) => {
+                if let Some(offer) = offer {
+                    done.deleg = self.state.grant_offer(stripe, &self.file, &self.client, offer);
+                }
+                Ok(done)
+            }
+            Err((status, token)) => {
+                stripe.drop_if_idle(&self.file);
+                Err((status, token, offer))
+            }
         }
-        result
     }
 
     fn add(&self, stripe: &mut Stripe<T>, key: StateKey, token: T) -> Result<Committed<T>, (Status, T)> {
@@ -130,7 +160,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
             f.share.sub(old_access, old_deny);
             f.share.add(access, deny);
         }
-        Ok(Committed { stateid, replaced: Some(replaced) })
+        Ok(Committed { stateid, replaced: Some(replaced), deleg: Delegated::NotOffered })
     }
 
     fn insert(&self, stripe: &mut Stripe<T>, token: T) -> Result<Committed<T>, (Status, T)> {
@@ -164,7 +194,7 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
         file.share.add(self.access, self.deny);
         file.by_owner.insert(self.owner.clone(), key);
         stripe.opens.insert(key, open);
-        Ok(Committed { stateid: key.stateid(1), replaced: None })
+        Ok(Committed { stateid: key.stateid(1), replaced: None, deleg: Delegated::NotOffered })
     }
 }
 
@@ -180,6 +210,9 @@ impl<T: Clone + Send> Drop for OpenPlan<'_, T> {
     }
 }
 
+/// Why an open was not committed, its token, and what was offered with it: both to be closed.
+pub type NotOpened<T> = (Status, T, Option<Offer<T>>);
+
 /// A committed open.
 #[derive(Debug)]
 pub struct Committed<T> {
@@ -187,6 +220,8 @@ pub struct Committed<T> {
     pub stateid: Stateid,
     /// The token before it was superseded: not to be closed, for the open goes on.
     pub replaced: Option<T>,
+    /// The delegation that was offered with it.
+    pub deleg: Delegated<T>,
 }
 
 /// An OPEN_DOWNGRADE that was found possible. Nothing is reserved: what it gives up is given up at the commit.
@@ -241,7 +276,7 @@ impl<T: Clone + Send> DowngradePlan<'_, T> {
             f.share.sub(old_access, old_deny);
             f.share.add(self.access, self.deny);
         }
-        Ok(Committed { stateid, replaced: Some(replaced) })
+        Ok(Committed { stateid, replaced: Some(replaced), deleg: Delegated::NotOffered })
     }
 }
 
@@ -302,7 +337,7 @@ impl<T: Clone + Send> State<T> {
     /// # Errors
     ///
     /// INVAL (no access), GRACE, NO_GRACE, SHARE_DENIED, DELAY, SERVERFAULT (too many opens), DEADSESSION (the client
-    /// is being retired); or a client whose lease has ended stands in the way (case B32).
+    /// is being retired); or a client whose lease has ended stands in the way (case B32), or a delegation.
     pub fn plan_open(
         &self,
         client: &Arc<Client>,
@@ -342,6 +377,11 @@ impl<T: Clone + Send> State<T> {
                 existing = Some((*key, o.token.clone(), o.access, o.deny));
             }
         }
+        if let Claim::Delegated(stateid) = &req.claim {
+            stripe.deleg_claim(client, req.file, stateid, req.access)?;
+        }
+        let usage = Use::Open { access: req.access, deny: req.deny };
+        stripe.deleg_conflict(req.file, client.id(), usage, now)?;
         let file = stripe.file_mut(req.file);
         file.share.add(req.access, req.deny);
         file.reserved += 1;
@@ -370,7 +410,7 @@ impl<T: Clone + Send> State<T> {
     /// RFC 8881 8.4.2.1, 18.51.3: no new state in grace, nor before the client's RECLAIM_COMPLETE; reclaims in grace
     /// only, by clients that are known, before their RECLAIM_COMPLETE.
     pub(crate) fn check_grace(&self, client: &Client, claim: Claim) -> Result<(), Status> {
-        if claim == Claim::New && !self.in_grace() {
+        if claim != Claim::Reclaim && !self.in_grace() {
             // The common case, without a lock.
             let complete = client.reclaim_complete.load(Ordering::SeqCst);
             return if complete { Ok(()) } else { Err(Status::GRACE) };
@@ -379,8 +419,8 @@ impl<T: Clone + Send> State<T> {
         match claim {
             Claim::Reclaim if client.reclaim_complete.load(Ordering::SeqCst) => Err(Status::NO_GRACE),
             Claim::Reclaim => grace.may_reclaim(client.owner()),
-            Claim::New if grace.active() || !client.reclaim_complete.load(Ordering::SeqCst) => Err(Status::GRACE),
-            Claim::New => Ok(()),
+            _ if grace.active() || !client.reclaim_complete.load(Ordering::SeqCst) => Err(Status::GRACE),
+            Claim::New | Claim::Delegated(_) => Ok(()),
         }
     }
 

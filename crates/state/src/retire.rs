@@ -38,11 +38,16 @@ impl<T: Clone + Send> Retire<'_, T> {
     pub fn drain(&self) -> Drain {
         let mut gates = Vec::new();
         for key in self.keys() {
-            if let Some(stripe) = self.state.stripe_of(&key)
-                && let Some(o) = stripe.lock().opens.get_mut(&key)
-            {
-                o.closing = true;
-                gates.push(o.gate.clone());
+            if let Some(stripe) = self.state.stripe_of(&key) {
+                let mut stripe = stripe.lock();
+                if let Some(o) = stripe.opens.get_mut(&key) {
+                    o.closing = true;
+                    gates.push(o.gate.clone());
+                }
+                if let Some(d) = stripe.delegs.get_mut(&key) {
+                    d.closing = true;
+                    gates.push(d.gate.clone());
+                }
             }
         }
         Drain::new(gates)
@@ -85,12 +90,21 @@ impl<T: Clone + Send> Retire<'_, T> {
         effects
     }
 
+    /// Tokens of its delegations: what guards them at the backend is to be given up before [`Retire::finish`].
+    pub fn delegations(&self) -> Vec<T> {
+        let token = |key: &StateKey| self.state.stripe_of(key)?.lock().deleg_token(key).cloned();
+        self.keys().iter().filter_map(token).collect()
+    }
+
     /// Frees all state that the client still has; it is gone afterwards.
     pub fn finish(self) -> Effects<T> {
         let mut effects = Vec::new();
         for key in self.keys() {
             if let Some(stripe) = self.state.stripe_of(&key) {
-                let removed = stripe.lock().remove_open(&key, &mut effects);
+                let mut stripe = stripe.lock();
+                let removed = stripe.remove_open(&key, &mut effects);
+                stripe.remove_deleg(&key, &mut effects);
+                drop(stripe);
                 self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
             }
         }

@@ -8,7 +8,7 @@
 use crate::backchannel::BackChannel;
 use crate::client::Client;
 use crate::slots::{Admit, SlotTable};
-use crate::types::{ConnId, Reply, SessionId, Status, Time};
+use crate::types::{ConnId, Effect, Effects, Reply, SessionId, Status, Time};
 use crate::{HitCount, Limits, State};
 use dhow_proto::v4::ops::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, ChannelAttrs, ChannelDirFromClient,
@@ -136,6 +136,11 @@ impl Session {
         self.rebudget(&mut inner);
     }
 
+    /// CB_RECALL_SLOT was answered: the client knows the target (RFC 8881 20.8.3).
+    pub fn slots_recalled(&self) {
+        self.inner.lock().slots.told();
+    }
+
     fn rebudget(&self, inner: &mut Inner) {
         let now = u64::from(inner.slots.highest() + 1) * slot_cost(self.fore.max_response_size_cached);
         if now > inner.promised {
@@ -152,6 +157,7 @@ impl Session {
             b.fore |= fore;
             if back && !b.back {
                 b.back = true;
+                self.client.called(true);
                 self.client.back_conns.fetch_add(1, Ordering::SeqCst);
             }
             return false;
@@ -164,6 +170,7 @@ impl Session {
             self.forget_back(old);
         }
         if back {
+            self.client.called(true);
             self.client.back_conns.fetch_add(1, Ordering::SeqCst);
         }
         inner.conns.push(Bound { conn, fore, back });
@@ -220,6 +227,9 @@ impl Session {
         }
         if inner.back.faulty() {
             flags |= seq4_status::BACKCHANNEL_FAULT;
+        }
+        if self.client.revoked.load(Ordering::Relaxed) > 0 {
+            flags |= seq4_status::RECALLABLE_STATE_REVOKED;
         }
         flags
     }
@@ -397,6 +407,9 @@ impl<T: Clone + Send> State<T> {
             Admit::InProgress => Sequence::InProgress,
             Admit::Fresh => {
                 self.grow(session, &mut inner, args.highest_slot_id);
+                if inner.slots.settled() {
+                    session.rebudget(&mut inner);
+                }
                 let reply = session.answer(&inner, args);
                 let (slot, cache) = (args.slot_id, args.cache_this);
                 // `done` until the lock is released: dropping the token takes it.
@@ -404,6 +417,31 @@ impl<T: Clone + Send> State<T> {
             }
         };
         (Ok(seq), new)
+    }
+
+    /// When the memory promised to replies runs short, sessions that do not use what they were granted give half of the
+    /// rest back: the target falls with the next SEQUENCE, and CB_RECALL_SLOT tells those that are idle (RFC 8881 20.8).
+    pub(crate) fn tick_slots(&self, effects: &mut Effects<T>) {
+        if self.budget.promised() < self.limits.cached_bytes / 8 * 7 {
+            return;
+        }
+        for shard in &self.sessions {
+            let sessions: Vec<_> = shard.lock().values().cloned().collect();
+            for session in sessions {
+                let mut inner = session.inner.lock();
+                let used = inner.slots.busiest() + 1;
+                let target = inner.slots.target_highest() + 1;
+                let less = (used.max(target / 2)).max(self.limits.slots_min);
+                if inner.dead || !inner.slots.settled() || less >= target {
+                    continue;
+                }
+                inner.slots.resize(less);
+                self.hits.slots.add();
+                if inner.has_back() {
+                    effects.push(Effect::RecallSlot { session: session.id(), target: less - 1 });
+                }
+            }
+        }
     }
 
     /// A client that uses all it was granted, and wanted more, gets more as memory allows.

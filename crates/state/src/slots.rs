@@ -10,7 +10,7 @@
 //! * A cached reply is never changed; it goes when the client's next request on the slot shows that it was seen.
 //!
 //! Shrinking: the target falls at once; slots above it are retired only when the client shows, by a new request on a
-//! slot whose last reply carried the new target, that it knows, and names no higher slot as outstanding. Until then
+//! slot whose last reply carried the new target (or by its answer to CB_RECALL_SLOT), that it knows, and names no higher slot as outstanding. Until then
 //! they are served.
 
 use crate::types::{Reply, Status};
@@ -63,6 +63,10 @@ pub(crate) struct SlotTable {
     /// The most that was ever granted.
     most: u32,
     generation: u32,
+    /// The generation of the target that the client was told by a callback.
+    told: Option<u32>,
+    /// The highest slot that requests named as in use since the last [`SlotTable::busiest`].
+    busiest: u32,
     cached_bytes: u64,
 }
 
@@ -70,7 +74,16 @@ impl SlotTable {
     /// A table of `granted` (at least one) slots.
     pub(crate) fn new(granted: u32) -> Self {
         let granted = granted.max(1);
-        Self { slots: Vec::new(), granted, target: granted, most: granted, generation: 0, cached_bytes: 0 }
+        Self {
+            slots: Vec::new(),
+            granted,
+            target: granted,
+            most: granted,
+            generation: 0,
+            told: None,
+            busiest: 0,
+            cached_bytes: 0,
+        }
     }
 
     /// The highest slot id accepted.
@@ -124,15 +137,31 @@ impl SlotTable {
         }
         let generation = self.generation;
         let Some(s) = self.slots.get_mut(index) else { return Err(Status::SERVERFAULT) };
-        let knows_target = s.generation == generation;
+        let knows_target = s.generation == generation || self.told == Some(generation);
         if let Use::Done(Some(old)) = std::mem::replace(&mut s.state, Use::Busy) {
             self.cached_bytes -= size(&old);
         }
         (s.seqid, s.digest, s.generation, s.retired) = (seqid, digest, generation, false);
+        self.busiest = self.busiest.max(slot).max(highest.min(self.granted - 1));
         if knows_target && self.target < self.granted && highest < self.target {
             self.retire_above_target();
         }
         Ok(Admit::Fresh)
+    }
+
+    /// The client answered a CB_RECALL_SLOT with the present target: its next request shows what it still uses.
+    pub(crate) fn told(&mut self) {
+        self.told = Some(self.generation);
+    }
+
+    /// Whether the client has come down to the target.
+    pub(crate) fn settled(&self) -> bool {
+        self.granted == self.target
+    }
+
+    /// The highest slot in use since the last call of this.
+    pub(crate) fn busiest(&mut self) -> u32 {
+        std::mem::take(&mut self.busiest)
     }
 
     fn retire_above_target(&mut self) {

@@ -6,8 +6,8 @@ use crate::ids::{Kind, StateKey, check_seqid};
 use crate::types::*;
 
 impl<T: Clone + Send> State<T> {
-    /// What using `stateid` would come to, the current filehandle and the kind of state aside: OK, BAD_STATEID or
-    /// OLD_STATEID. State of a client whose lease ended and that was in the way is gone together with the client, so
+    /// What using `stateid` would come to, the current filehandle and the kind of state aside: OK, BAD_STATEID,
+    /// OLD_STATEID or DELEG_REVOKED. State of a client whose lease ended and that was in the way is gone together with the client, so
     /// EXPIRED does not arise.
     pub fn test_stateid(&self, client: &Client, stateid: &Stateid) -> Status {
         if stateid.is_special() {
@@ -19,6 +19,9 @@ impl<T: Clone + Send> State<T> {
         }
         if key.is(Kind::Notify) {
             return self.test_notify(client, stateid);
+        }
+        if key.is(Kind::Deleg) {
+            return self.test_deleg(client, stateid);
         }
         let Some(stripe) = self.stripe_of(&key) else { return Status::BAD_STATEID };
         let stripe = stripe.lock();
@@ -35,12 +38,15 @@ impl<T: Clone + Send> State<T> {
         check_seqid(stateid.seqid, seqid).err().unwrap_or(Status::OK)
     }
 
-    /// Frees lock state that holds no lock, or a copy-notify stateid.
+    /// Frees lock state that holds no lock, a copy-notify stateid, or a delegation that was revoked.
     ///
     /// # Errors
     ///
-    /// LOCKS_HELD (an open, a lock state with locks, a copy that runs), BAD_STATEID, OLD_STATEID.
+    /// LOCKS_HELD (an open, a lock state with locks, a delegation, a copy that runs), BAD_STATEID, OLD_STATEID.
     pub fn free_stateid(&self, client: &Client, stateid: &Stateid) -> Result<(), Status> {
+        if !stateid.is_special() && StateKey::parse(&stateid.other).is(Kind::Deleg) {
+            return self.free_deleg(client, stateid);
+        }
         match self.test_stateid(client, stateid) {
             Status::OK => {}
             s => return Err(s),

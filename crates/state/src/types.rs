@@ -209,6 +209,24 @@ pub enum Effect<T> {
     /// The lease of this client ended and its state stands in the way, or it never came back, or it was replaced:
     /// run [`crate::State::retire`] for it.
     Retire(ClientId),
+    /// A recalled delegation was not returned in time: revoke it by [`crate::State::plan_revoke`].
+    Revoke(Stateid),
+    /// There are nearly too many delegations: ask the client to keep so many (CB_RECALL_ANY, RFC 8881 20.6).
+    RecallAny {
+        /// Whom.
+        client: ClientId,
+        /// How many it may keep.
+        keep: u32,
+    },
+    /// Memory for replies runs short: ask for a smaller slot table (CB_RECALL_SLOT, RFC 8881 20.8).
+    RecallSlot {
+        /// Of which session.
+        session: SessionId,
+        /// The highest slot that is to be used.
+        target: u32,
+    },
+    /// A lock may be had by one who waits for it (CB_NOTIFY_LOCK, RFC 8881 20.11).
+    NotifyLock(crate::LockNotice<T>),
     /// The grace period's time is up: remove the durable records of these client owners (RFC 8881 8.4.3), then call
     /// [`crate::State::grace_over`].
     EndGrace(Vec<ClientOwnerId>),
@@ -245,6 +263,9 @@ pub enum Refused {
     /// State of a client whose lease has ended stands in the way (case B32): run [`crate::State::retire`] for it,
     /// then ask again.
     Courtesy(ClientId),
+    /// Delegations stand in the way: send these recalls (those that nobody has sent yet), and answer DELAY unless they
+    /// are returned soon (RFC 8881 10.4.4).
+    Delegated(Vec<crate::Recall>),
 }
 
 impl From<Status> for Refused {

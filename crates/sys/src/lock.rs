@@ -31,6 +31,21 @@ pub fn set_lease(fd: impl AsFd, lease: Lease) -> Result<()> {
     check(libc::c_long::from(done)).map(drop)
 }
 
+/// The lease of an open file (`F_GETLEASE`); while it is being broken, what it is to become.
+///
+/// # Errors
+/// Those of `fcntl(2)`.
+pub fn lease(fd: impl AsFd) -> Result<Lease> {
+    // SAFETY: F_GETLEASE takes no argument.
+    let kind = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_GETLEASE) };
+    check(libc::c_long::from(kind))?;
+    Ok(match kind {
+        libc::F_RDLCK => Lease::Read,
+        libc::F_WRLCK => Lease::Write,
+        _ => Lease::None,
+    })
+}
+
 /// The kind of a byte-range lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
@@ -131,6 +146,7 @@ mod tests {
         for dir in TestDir::each() {
             let a = open(&dir);
             set_lease(&a, Lease::Write).unwrap();
+            assert_eq!(lease(&a).unwrap(), Lease::Write);
             set_lease(&a, Lease::None).unwrap();
             let _b = open(&dir);
             assert_eq!(set_lease(&a, Lease::Write).unwrap_err(), Errno::AGAIN);

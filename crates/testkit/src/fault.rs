@@ -5,8 +5,8 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
     FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow,
-    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
-    XattrSet,
+    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier,
+    WriterNotice, Written, XattrSet,
 };
 use parking_lot::Mutex;
 use std::any::Any;
@@ -462,6 +462,14 @@ impl Backend for Fault {
     ) -> Result<Option<(LockRange, LockKind)>> {
         let fail = self.meet(Call::TestLock, Some(file.handle)).await?;
         end(self.inner.test_lock(cx, file, owner, range, kind).await, fail)
+    }
+
+    fn locks_reach_beyond(&self) -> bool {
+        self.inner.locks_reach_beyond()
+    }
+
+    async fn watch_writers(&self, handle: &Handle, notice: WriterNotice) -> Result<dhow_vfs::Watch> {
+        self.inner.watch_writers(handle, notice).await
     }
 
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat> {

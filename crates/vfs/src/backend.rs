@@ -348,6 +348,46 @@ pub struct SetDone {
     pub applied: SetAttr,
 }
 
+/// Called, once at most and from any thread, when somebody beyond the server is about to write to a watched file. It
+/// must not wait.
+pub type WriterNotice = Arc<dyn Fn() + Send + Sync>;
+
+/// What a backend keeps of a watch.
+pub trait Watching: Send + Sync {
+    /// Ends it: whoever waits to write may go on. Ending it twice is harmless.
+    fn end(&self);
+
+    /// Whether somebody wants to write.
+    fn is_broken(&self) -> bool;
+}
+
+/// A watch for writers beyond this server ([`Backend::watch_writers`]); ended by [`Watch::end`], or with its last clone.
+#[derive(Clone)]
+pub struct Watch(Arc<dyn Watching>);
+
+impl Watch {
+    /// Wraps a backend's own type, whose drop ends the watch.
+    pub fn new(inner: impl Watching + 'static) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// Ends it: whoever waits to write may go on.
+    pub fn end(&self) {
+        self.0.end();
+    }
+
+    /// Whether somebody wants to write: the notice was, or is being, given.
+    pub fn is_broken(&self) -> bool {
+        self.0.is_broken()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_broken() { "Watch(broken)" } else { "Watch" })
+    }
+}
+
 /// A filesystem that can be served. The module's header and the crate's invariants belong to the contract.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
@@ -509,6 +549,21 @@ pub trait Backend: Send + Sync + 'static {
         _kind: LockKind,
     ) -> Result<Option<(LockRange, LockKind)>> {
         Ok(None)
+    }
+
+    /// Whether [`Backend::lock`] knows of locks of others than the callers of this server: their end is not told.
+    fn locks_reach_beyond(&self) -> bool {
+        false
+    }
+
+    /// Watches for programs beyond this server that open the file for writing or truncate it: each has to wait, as long
+    /// as the system lets it, until the watch has ended, and `notice` is given first. A writer of this server breaks it
+    /// too, and is answered with [`ErrorKind::Delay`]. Changes of names and attributes are not watched. Needed for
+    /// delegations (RFC 8881 10.4) unless the backend is [`Caps::exclusive`].
+    ///
+    /// [`ErrorKind::Locked`]: somebody has the file open for writing. [`ErrorKind::NotSupported`]: this cannot be had.
+    async fn watch_writers(&self, _handle: &Handle, _notice: WriterNotice) -> Result<Watch> {
+        Err(ErrorKind::NotSupported.into())
     }
 
     /// Space and file counts of the filesystem that `handle` lies on.

@@ -33,7 +33,7 @@ pub use attr::{Access, Attr, DirChange, FileKind, FsId, FsStat, SetAttr, SetTime
 pub use backend::{
     Backend, Caps, Committed, CopySource, CreateHow, Created, Deny, DirEntry, DirPage, IoRef, LockKind, LockOwner,
     LockRange, Made, Make, Node, OpenAccess, OpenFile, OpenHow, PageLimit, ReadData, Removed, Renamed, SeekTo, Seeked,
-    SetDone, Stability, WriteVerifier, Written, XattrSet,
+    SetDone, Stability, Watch, Watching, WriteVerifier, WriterNotice, Written, XattrSet,
 };
 pub use cred::{Cred, Cx};
 pub use error::{Error, ErrorKind, Result};

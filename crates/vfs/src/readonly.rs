@@ -179,6 +179,14 @@ impl Backend for ReadOnly {
         self.inner.test_lock(cx, file, owner, range, kind).await
     }
 
+    fn locks_reach_beyond(&self) -> bool {
+        self.inner.locks_reach_beyond()
+    }
+
+    async fn watch_writers(&self, handle: &Handle, notice: crate::WriterNotice) -> Result<crate::Watch> {
+        self.inner.watch_writers(handle, notice).await
+    }
+
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat> {
         self.inner.statfs(cx, handle).await
     }

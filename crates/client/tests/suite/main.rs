@@ -6,6 +6,7 @@
 mod common;
 mod conformance;
 mod copies;
+mod deleg;
 mod distrust;
 mod once;
 mod restart;

@@ -215,7 +215,8 @@ fn result_size(op: OpNum) -> usize {
     const STATEID: usize = 16;
     const BITMAP: usize = 16;
     match op {
-        OpNum::OPEN => STATEID + CHANGE + 4 + BITMAP + 8,
+        // With a delegation: type, stateid, flag, space limit, an ACE for nobody.
+        OpNum::OPEN => STATEID + CHANGE + 4 + BITMAP + 4 + STATEID + 4 + 12 + 16,
         OpNum::CLOSE | OpNum::LOCK | OpNum::LOCKU | OpNum::OPEN_DOWNGRADE => STATEID,
         OpNum::CREATE => CHANGE + BITMAP,
         OpNum::LINK | OpNum::REMOVE | OpNum::SETXATTR | OpNum::REMOVEXATTR => CHANGE,
@@ -354,6 +355,7 @@ async fn execute(cx: &mut OpCx, op: OpNum, r: &mut Reader, out: &mut Writer) -> 
         OpNum::TEST_STATEID => finish!(ops::test_stateid::run(cx, &args!())),
         OpNum::FREE_STATEID => finish!(ops::free_stateid::run(cx, &args!())),
         OpNum::OPEN => finish!(Box::pin(ops::open::run(cx, args!())).await),
+        OpNum::DELEGRETURN => boxed!(ops::delegreturn::run),
         OpNum::OPEN_DOWNGRADE => finish!(Box::pin(ops::open_downgrade::run(cx, args!())).await),
         OpNum::CLOSE => finish!(Box::pin(ops::close::run(cx, args!())).await),
         OpNum::LOCK => finish!(Box::pin(ops::lock::run(cx, args!())).await),

@@ -1,6 +1,7 @@
 //! From a stateid to the right to read or write.
 
 use super::{Fh, OpCx};
+use crate::deleg::ReturnWait;
 use crate::exports::OpenToken;
 use dhow_proto::v4::{Stateid, Status};
 use dhow_state::{IoKind, IoToken, Refused, State};
@@ -33,18 +34,24 @@ impl Grant {
 /// special stateids, the grace period.
 ///
 /// # Errors
-/// BAD_STATEID, OLD_STATEID, OPENMODE, LOCKED, GRACE, DELAY.
+/// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE, LOCKED, GRACE, DELAY.
 pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) -> Result<Grant, Status> {
     let stateid = cx.state_arg(stateid)?;
     let (client, state) = (cx.client()?, &cx.server.state);
     let key = fh.key();
     // Each round retires one client whose lease has ended; more than a few in the way of one file is no good reason to
     // keep a request waiting.
-    for _ in 0..COURTESY_ROUNDS {
+    let mut returned = ReturnWait::default();
+    let mut rounds = 0;
+    while rounds < COURTESY_ROUNDS {
         match state.begin_io(client, &key, &stateid, kind, cx.server.now()) {
             Ok(token) => return Ok(Grant { fh: fh.clone(), token }),
             Err(Refused::Status(status)) => return Err(status),
-            Err(Refused::Courtesy(id)) => cx.server.clear_the_way(id).await?,
+            Err(Refused::Courtesy(id)) => {
+                rounds += 1;
+                cx.server.clear_the_way(id).await?;
+            }
+            Err(Refused::Delegated(recalls)) => returned.wait(&cx.server, recalls).await?,
         }
     }
     Err(Status::DELAY)

@@ -11,6 +11,7 @@ mod common;
 mod compound;
 mod concurrency;
 mod copy;
+mod deleg;
 mod gates;
 mod handles;
 mod hostile;

@@ -5,8 +5,10 @@
 mod clients;
 mod common;
 mod copies;
+mod deleg;
 mod files;
 mod locks;
+mod lockwait;
 mod model;
 mod notify;
 mod recovery;

@@ -37,6 +37,7 @@ fn live(s: &S, name: &str, now: &AtomicU64, dice: &mut Dice) {
                         opens.push((f, sid));
                     }
                     Err(Refused::Courtesy(id)) => _ = retire_waiting(s, id, time()),
+                    Err(Refused::Delegated(_)) => panic!("none is given"),
                     Err(Refused::Status(e)) => {
                         assert!(matches!(e, Status::SHARE_DENIED | Status::DELAY | Status::DEADSESSION), "{e}")
                     }

@@ -33,6 +33,7 @@ pub(crate) async fn run(cx: &OpCx, args: &CopyNotifyArgs) -> OpResult<CopyNotify
         export: Arc::clone(&fh.export),
         handle: fh.handle.clone(),
         behalf: Some(behalf),
+        watch: None,
         ..open.clone()
     };
     let now = cx.server.now();

@@ -4,8 +4,11 @@ use crate::attrs::{self, Object};
 use crate::errmap::IntoStatus;
 use crate::v4::{Fh, OpCx, OpResult};
 use dhow_proto::v4::ops::{GetattrArgs, GetattrOk};
-use dhow_proto::v4::{Attrs, Bitmap};
+use dhow_proto::v4::{Attrs, Bitmap, attr as a};
 use dhow_vfs::Attr;
+
+/// What the holder of a write delegation may know better (RFC 8881 10.4.3).
+const HELD: Bitmap = Bitmap::of(&[a::CHANGE, a::SIZE, a::TIME_MODIFY, a::TIME_METADATA]);
 
 pub(crate) async fn run(cx: &OpCx, args: GetattrArgs) -> OpResult<GetattrOk> {
     attrs::must_be_readable(&args.attr_request)?;
@@ -15,7 +18,10 @@ pub(crate) async fn run(cx: &OpCx, args: GetattrArgs) -> OpResult<GetattrOk> {
 
 /// The `wanted` attributes of an object; what is asked of its filesystem only if need be.
 pub(crate) async fn of(cx: &OpCx, fh: &Fh, wanted: &Bitmap) -> OpResult<Box<Attrs>> {
-    let attr = plain(fh).await?;
+    let mut attr = plain(fh).await?;
+    if !wanted.and(&HELD).is_empty() {
+        attr = cx.undelegated(fh, attr).await?;
+    }
     let more = attrs::look_up(&cx.server, fh, &attr, wanted, None).await?;
     Ok(attrs::collect(&cx.server, cx.minor, Object { fh, attr: &attr, more: &more }, wanted))
 }

@@ -12,6 +12,7 @@ pub(crate) async fn run(cx: &OpCx, args: LinkArgs) -> OpResult<LinkOk> {
     walk::same_filesystem(file, dir)?;
     let name = Name::new(args.new_name).or_status()?;
     walk::not_covered(cx, dir, &name, Status::EXIST)?;
+    let _change = cx.change(file).await?;
     let _name = cx.lock_name(dir, &name).await?;
     let change = dir.backend().link(&dir.user, &file.handle, &dir.handle, &name).await.or_status()?;
     Ok(LinkOk { cinfo: change_info(change) })

@@ -1,11 +1,12 @@
-//! LOCK (RFC 8881 18.10). A blocking lock is answered as the others are: the client asks again (9.6).
+//! LOCK (RFC 8881 18.10). A blocking lock is answered as the others are: the client asks again (9.6), and is told when
+//! that is worth while (20.11).
 
 use super::lock_common::{backend_range, denied, denied_beyond, kind_of, wrong_type};
 use crate::reaper::owner_bytes;
 use crate::v4::state_cx::Retry;
 use crate::v4::{OpCx, OpResult};
-use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{LockArgs, LockRes, Locker as WireLocker};
+use dhow_proto::v4::{LockType, Status};
 use dhow_state::{Claim, LockRefused, LockRequest, Locker, Range};
 use dhow_vfs::{ErrorKind, IoRef, LockOwner};
 
@@ -32,11 +33,12 @@ async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
     };
     let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
     let request = LockRequest { file: &key, locker, range, kind, claim };
+    let waits = matches!(args.lock_type, LockType::READW | LockType::WRITEW) && client.can_be_called();
     let server = cx.server.clone();
     let mut retry = Retry::default();
     let (plan, _gate) = loop {
         let gate = cx.file_gate(&fh).await?;
-        match server.state.plan_lock(&client, &request, server.now()) {
+        match server.state.plan_lock_or_wait(&client, &request, waits, server.now()) {
             Ok(plan) => break (plan, gate),
             Err(LockRefused::Status(status)) => return Err(status),
             Err(LockRefused::Denied(held)) => return Ok(LockRes::Denied(denied(&held))),
@@ -65,6 +67,8 @@ async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
     match plan.commit() {
         Ok(stateid) => {
             cx.set_stateid(stateid);
+            // A lock that became a shared one may let others in.
+            server.wake_lockers(&key);
             Ok(LockRes::Ok(stateid))
         }
         Err(status) => {

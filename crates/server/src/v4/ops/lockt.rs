@@ -22,6 +22,7 @@ async fn test(cx: &mut OpCx, args: LocktArgs) -> OpResult<LocktRes> {
     let fh = cx.current()?.clone();
     let (key, client) = (fh.key(), cx.client()?.clone());
     let server = cx.server.clone();
+    cx.no_local_locks(&fh).await?;
     let mut retry = Retry::default();
     loop {
         match server.state.test_lock(&client, &key, &args.owner.owner, range, kind, server.now()) {

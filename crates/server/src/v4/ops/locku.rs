@@ -29,6 +29,7 @@ async fn unlock(cx: &mut OpCx, args: LockuArgs) -> OpResult<LockuOk> {
     let owner = LockOwner(owner_bytes(plan.owner()));
     fh.backend().unlock(&fh.user, io, &owner, backend_range(range, kind).0).await.or_status()?;
     let stateid = plan.commit()?;
+    server.wake_lockers(&fh.key());
     cx.set_stateid(stateid);
     Ok(LockuOk { lock_stateid: stateid })
 }

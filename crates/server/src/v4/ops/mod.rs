@@ -12,6 +12,7 @@ pub(crate) mod copy_inter;
 pub(crate) mod copy_notify;
 pub(crate) mod create;
 pub(crate) mod create_session;
+pub(crate) mod delegreturn;
 pub(crate) mod destroy_clientid;
 pub(crate) mod destroy_session;
 pub(crate) mod exchange_id;

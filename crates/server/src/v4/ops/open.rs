@@ -3,10 +3,11 @@
 //! Order: look the name up, or create it exclusively → pass the file's gate → reserve (share reservations, grace,
 //! limits) → open as the user → truncate → record the client → commit. A file made by an OPEN that fails afterwards
 //! stays: the client may have lost the reply, and what it would find is what it asked for. An open that is granted
-//! keeps its access whatever the mode says (case B01). No delegation is given; one that was asked for is declined with
-//! a reason.
+//! keeps its access whatever the mode says (case B01). Whether a delegation comes with it is in `crate::deleg`; one that
+//! stands in the way is recalled, and waited for a little, with no gate held.
 
 use crate::attrs::{self, SetFor};
+use crate::deleg::{self, Blocked, ReturnWait};
 use crate::errmap::IntoStatus;
 use crate::exports::OpenToken;
 use crate::v4::state_cx::{Retry, open_how};
@@ -14,8 +15,7 @@ use crate::v4::{Fh, OpCx, OpResult, change_info, stateid};
 use crate::walk;
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
-    CreateHow as WireCreate, Delegation, OpenArgs, OpenClaim, OpenHow as WireHow, OpenOk, WhyNoDelegation, open_result,
-    share,
+    CreateHow as WireCreate, Delegation, OpenArgs, OpenClaim, OpenHow as WireHow, OpenOk, open_result, share,
 };
 use dhow_proto::v4::{Bitmap, ChangeInfo, Stateid, Status};
 use dhow_state::{Claim, IoKind, OpenRequest, Refused, Share};
@@ -48,37 +48,43 @@ struct Wish {
     access: Share,
     deny: Share,
     claim: Claim,
+    /// As it came: access, and wishes for delegations.
+    share_access: u32,
+    /// The claim as it came, for what it says of delegations.
+    by: OpenClaim,
 }
 
 pub(crate) async fn run(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
     let access = Share::from_bits(args.share_access & !WANTS).filter(|a| !a.is_empty()).ok_or(Status::INVAL)?;
     let deny = Share::from_bits(args.share_deny).ok_or(Status::INVAL)?;
-    let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
-    let wish = Wish { owner: args.owner.owner, access, deny, claim };
+    let claim = match &args.claim {
+        OpenClaim::Previous(_) => Claim::Reclaim,
+        OpenClaim::DelegateCur { stateid, .. } | OpenClaim::DelegCurFh(stateid) => {
+            Claim::Delegated(cx.resolve(*stateid)?)
+        }
+        _ => Claim::New,
+    };
+    let (share_access, by) = (args.share_access, args.claim.clone());
+    let wish = Wish { owner: args.owner.owner, access, deny, claim, share_access, by };
     let target = match (args.claim, args.how) {
         (OpenClaim::Null(name), how) => by_name(cx, name, how, &wish).await?,
         (_, WireHow::Create(_)) => return Err(Status::INVAL),
-        (OpenClaim::Fh | OpenClaim::Previous(_), WireHow::NoCreate) => by_handle(cx).await?,
-        // There are no delegations, so there is none that these could name.
-        (OpenClaim::DelegateCur { .. } | OpenClaim::DelegCurFh(_), _) => return Err(Status::BAD_STATEID),
+        (OpenClaim::Fh | OpenClaim::Previous(_) | OpenClaim::DelegCurFh(_), WireHow::NoCreate) => by_handle(cx).await?,
+        (OpenClaim::DelegateCur { file, .. }, how) => by_name(cx, file, how, &wish).await?,
         // Neither is one kept over a restart of the client; OPEN has no NOTSUPP.
         (OpenClaim::DelegatePrev(_) | OpenClaim::DelegPrevFh, _) => return Err(Status::RECLAIM_BAD),
     };
     let (cinfo, attrset, fh) = (target.cinfo, target.attrset, target.fh.clone());
-    let stateid = open(cx, target, &wish).await?;
+    let (stateid, delegation) = open(cx, target, &wish).await?;
+    let beyond = fh.backend().locks_reach_beyond();
     cx.set_current(fh);
     cx.set_stateid(stateid);
-    Ok(OpenOk { stateid, cinfo, rflags: open_result::LOCKTYPE_POSIX, attrset, delegation: declined(args.share_access) })
-}
-
-/// What to say of a delegation (RFC 8881 18.16.3): a reason if one was asked for.
-fn declined(share_access: u32) -> Delegation {
-    match share_access & share::WANT_DELEG_MASK {
-        share::WANT_NO_PREFERENCE => Delegation::None,
-        share::WANT_NO_DELEG => Delegation::NoneExt(WhyNoDelegation::NOT_WANTED),
-        share::WANT_CANCEL => Delegation::NoneExt(WhyNoDelegation::CANCELLED),
-        _ => Delegation::NoneExt(WhyNoDelegation::NOT_SUPP_FTYPE),
+    let mut rflags = open_result::LOCKTYPE_POSIX;
+    // The end of a lock that a local program holds is not told: then a client should rather ask by itself.
+    if cx.client()?.can_be_called() && !beyond {
+        rflags |= open_result::MAY_NOTIFY_LOCK;
     }
+    Ok(OpenOk { stateid, cinfo, rflags, attrset, delegation })
 }
 
 /// Only regular files can be opened (RFC 8881 18.16.3).
@@ -173,10 +179,21 @@ async fn found(dir: &Fh, fh: Fh, attr: &Attr, set: &SetAttr) -> OpResult<Target>
     Ok(Target { fh, made: None, cinfo, attrset, truncate })
 }
 
-/// Reserves, opens, truncates, commits.
-async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<Stateid> {
+/// Reserves, opens, truncates, commits; waits a little for delegations that are in the way.
+async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<(Stateid, Delegation)> {
     let fh = &target.fh;
-    let result = open_gated(cx, &target, wish).await;
+    let mut returned = ReturnWait::default();
+    let result = loop {
+        match open_gated(cx, &target, wish).await {
+            Ok(done) => break Ok(done),
+            Err(Blocked::Status(status)) => break Err(status),
+            Err(Blocked::Delegated(recalls)) => {
+                if let Err(status) = returned.wait(&cx.server, recalls).await {
+                    break Err(status);
+                }
+            }
+        }
+    };
     if result.is_err()
         && let Some(made) = target.made.clone()
     {
@@ -185,7 +202,7 @@ async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<Stateid> {
     result
 }
 
-async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid> {
+async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid, Delegation), Blocked> {
     let Target { fh, made, truncate, .. } = target;
     let (server, client, key) = (&cx.server, cx.client()?, fh.key());
     let request =
@@ -195,12 +212,13 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid
         let gate = cx.file_gate(fh).await?;
         match server.state.plan_open(client, &request, server.now()) {
             Ok(plan) => break (plan, gate),
-            Err(Refused::Status(status)) => return Err(status),
+            Err(Refused::Status(status)) => return Err(status.into()),
             Err(Refused::Courtesy(id)) => {
                 // That client's end passes this gate too.
                 drop(gate);
                 retry.clear(server, id).await?;
             }
+            Err(Refused::Delegated(recalls)) => return Err(Blocked::Delegated(recalls)),
         }
     };
     let backend = fh.backend();
@@ -221,7 +239,8 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid
         }
     };
     let fresh = plan.existing().is_none();
-    let token = OpenToken { export: fh.export.clone(), handle: fh.handle.clone(), file, uid, behalf: None };
+    let (export, handle) = (fh.export.clone(), fh.handle.clone());
+    let token = OpenToken { export, handle, file, uid, behalf: None, watch: None };
     let ready = async {
         if *truncate {
             // Without write access of its own the truncation is like a SETATTR under the anonymous stateid.
@@ -236,37 +255,51 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> OpResult<Stateid
         server.ensure_recorded(client).await
     };
     let refused = match ready.await {
-        Ok(()) => match plan.commit(token) {
-            Ok(done) => {
-                // An exclusive create that was sent again: the open of before goes on in its place.
-                if !fresh && let Some(made) = made {
-                    backend.close(made.clone()).await;
+        Ok(()) => {
+            // Last of all, for it may cost descriptors and watches.
+            let exclusive = backend.caps().exclusive;
+            let wanted = deleg::wanted(fh.export.options.delegations, exclusive, wish.share_access, &wish.by);
+            let offer = match wanted {
+                Ok(wanted) => deleg::offer(cx, fh, &plan, wanted, wish.share_access).await,
+                Err(declined) => Err(declined),
+            };
+            let (offer, declined) = match offer {
+                Ok(offer) => (Some(offer), Delegation::None),
+                Err(declined) => (None, declined),
+            };
+            let kind = offer.as_ref().map(|o| (o.kind, o.recalled));
+            match plan.commit_with(token, offer) {
+                Ok(done) => {
+                    // An exclusive create that was sent again: the open of before goes on in its place.
+                    if !fresh && let Some(made) = made {
+                        backend.close(made.clone()).await;
+                    }
+                    let delegation = match kind {
+                        Some(kind) => deleg::answer(cx, fh, kind, wish.share_access, done.deleg).await,
+                        None => declined,
+                    };
+                    return Ok((done.stateid, delegation));
                 }
-                return Ok(done.stateid);
+                Err((status, token, offer)) => {
+                    if let Some(offer) = offer {
+                        backend.close(offer.token.file).await;
+                    }
+                    (status, token)
+                }
             }
-            Err((status, token)) => (status, token),
-        },
+        }
         Err(status) => (status, token),
     };
     // What was opened for this OPEN alone ends with it; what was there before stays.
     if fresh && made.is_none() {
         backend.close(refused.1.file).await;
     }
-    Err(refused.0)
+    Err(refused.0.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn delegations_are_declined_with_a_reason_if_asked_for() {
-        // RFC 8881 18.16.3, 20.9.
-        assert_eq!(declined(share::ACCESS_READ), Delegation::None);
-        assert_eq!(declined(share::WANT_NO_DELEG | 1), Delegation::NoneExt(WhyNoDelegation::NOT_WANTED));
-        assert_eq!(declined(share::WANT_CANCEL | 1), Delegation::NoneExt(WhyNoDelegation::CANCELLED));
-        assert_eq!(declined(share::WANT_ANY_DELEG | 1), Delegation::NoneExt(WhyNoDelegation::NOT_SUPP_FTYPE));
-    }
 
     #[test]
     fn types_other_than_regular() {

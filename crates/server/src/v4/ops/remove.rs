@@ -1,6 +1,7 @@
 //! REMOVE (RFC 8881 18.25): a name, of a file or of an empty directory. A file that is open stays usable for those who
-//! have it open.
+//! have it open; who holds a delegation of it returns that first (10.4.4).
 
+use crate::deleg::{Blocked, ReturnWait};
 use crate::errmap::IntoStatus;
 use crate::v4::{OpCx, OpResult, change_info};
 use crate::walk;
@@ -12,7 +13,19 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
     let dir = cx.current()?;
     let name = Name::new(args.target).or_status()?;
     walk::not_covered(cx, dir, &name, Status::FILE_OPEN)?;
-    let _names = cx.lock_removal(dir, &name).await?;
-    let removed = dir.backend().remove(&dir.user, &dir.handle, &name).await.or_status()?;
-    Ok(RemoveOk { cinfo: change_info(removed.change) })
+    let mut returned = ReturnWait::default();
+    loop {
+        let names = cx.lock_removal(dir, &name).await?;
+        let _change = match cx.try_change_named(dir, &name).await {
+            Ok(change) => change,
+            Err(Blocked::Status(status)) => return Err(status),
+            Err(Blocked::Delegated(recalls)) => {
+                drop(names);
+                returned.wait(&cx.server, recalls).await?;
+                continue;
+            }
+        };
+        let removed = dir.backend().remove(&dir.user, &dir.handle, &name).await.or_status()?;
+        return Ok(RemoveOk { cinfo: change_info(removed.change) });
+    }
 }

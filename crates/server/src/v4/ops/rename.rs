@@ -1,10 +1,13 @@
 //! RENAME (RFC 8881 18.26): from the saved directory to the current one.
 
+use crate::deleg::{Blocked, ReturnWait};
 use crate::errmap::IntoStatus;
-use crate::v4::{OpCx, OpResult, change_info};
+use crate::exports::OpenToken;
+use crate::v4::{Fh, OpCx, OpResult, change_info};
 use crate::walk;
 use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{RenameArgs, RenameOk};
+use dhow_state::Change;
 use dhow_vfs::{ErrorKind, Name};
 
 pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
@@ -13,7 +16,18 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
     walk::same_filesystem(from, to)?;
     walk::not_covered(cx, from, &old, Status::FILE_OPEN)?;
     walk::not_covered(cx, to, &new, Status::EXIST)?;
-    let _names = cx.lock_rename((from, &old), (to, &new)).await?;
+    let mut returned = ReturnWait::default();
+    let (_names, _changes) = loop {
+        let names = cx.lock_rename((from, &old), (to, &new)).await?;
+        match changes(cx, (from, &old), (to, &new)).await {
+            Ok(changes) => break (names, changes),
+            Err(Blocked::Status(status)) => return Err(status),
+            Err(Blocked::Delegated(recalls)) => {
+                drop(names);
+                returned.wait(&cx.server, recalls).await?;
+            }
+        }
+    };
     let done = to.backend().rename(&to.user, &from.handle, &old, &to.handle, &new).await;
     // A file over a directory is EXIST (18.26.3); RENAME has no ISDIR.
     let done = match done {
@@ -21,4 +35,14 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
         done => done.or_status()?,
     };
     Ok(RenameOk { source_cinfo: change_info(done.from), target_cinfo: change_info(done.to) })
+}
+
+/// Leave to change what is moved and what is replaced, as far as delegations go (RFC 8881 10.4.4).
+async fn changes<'a>(
+    cx: &'a OpCx,
+    old: (&Fh, &Name),
+    new: (&Fh, &Name),
+) -> Result<[Option<Change<'a, OpenToken>>; 2], Blocked> {
+    let moved = cx.try_change_named(old.0, old.1).await?;
+    Ok([moved, cx.try_change_named(new.0, new.1).await?])
 }

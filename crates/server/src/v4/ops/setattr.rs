@@ -25,6 +25,8 @@ async fn set(cx: &OpCx, args: SetattrArgs) -> OpResult<Bitmap> {
     // What a list of access means depends on what it is for.
     let kind = if mask.contains(ACL) { super::getattr::plain(fh).await?.kind } else { FileKind::Regular };
     let set = attrs::to_set(&cx.server, &fh.export, cx.minor, &args.attrs, SetFor::Change(kind)).await?;
+    // Of attributes too: a holder need not ask for them (RFC 8881 10.4.4).
+    let _change = cx.change(fh).await?;
     if set.size.is_none() {
         // The stateid means nothing then (RFC 8881 18.30.3).
         let done = fh.backend().setattr(&fh.user, &fh.handle, None, &set).await.or_status()?;

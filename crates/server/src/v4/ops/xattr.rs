@@ -31,6 +31,7 @@ pub(crate) async fn set(cx: &OpCx, args: SetxattrArgs) -> OpResult<XattrChangeOk
         SetxattrOption::REPLACE => XattrSet::Replace,
         _ => return Err(Status::INVAL),
     };
+    let _change = cx.change(fh).await?;
     let change = fh.backend().setxattr(&fh.user, &fh.handle, &args.name, &args.value, how).await.or_status()?;
     Ok(XattrChangeOk { cinfo: change_info(change) })
 }
@@ -66,6 +67,7 @@ pub(crate) async fn list(cx: &OpCx, args: ListxattrsArgs) -> OpResult<Listxattrs
 pub(crate) async fn remove(cx: &OpCx, args: RemovexattrArgs) -> OpResult<XattrChangeOk> {
     let fh = with_xattrs(cx)?;
     check(&args.name)?;
+    let _change = cx.change(fh).await?;
     let change = fh.backend().removexattr(&fh.user, &fh.handle, &args.name).await.or_status()?;
     Ok(XattrChangeOk { cinfo: change_info(change) })
 }

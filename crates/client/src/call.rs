@@ -129,19 +129,20 @@ impl Inner {
         Err(Error::protocol("the server drops every session as soon as it is used"))
     }
 
-    async fn attempt(self: &Arc<Self>, session: &Arc<Session>, request: &Request) -> Result<Attempt> {
+    async fn attempt(self: &Arc<Self>, primary: &Session, request: &Request) -> Result<Attempt> {
         let mut moves = 0;
         let mut broken = 0;
         'slot: loop {
             let internal = request.internal.is_some();
-            let Some(ticket) = self.acquire(session.epoch, internal, &request.caller).await? else {
+            let Some((ticket, session)) = self.acquire(primary.epoch, internal, &request.caller).await? else {
                 return Ok(Attempt::SessionOver { maybe_executed: false });
             };
+            let (epoch, session) = (session.epoch, &*session);
             let mut call = Call::new(ticket, self.next_seed());
             let mut encoded = match self.encode(session, request, &ticket) {
                 Ok(encoded) => encoded,
                 Err(e) => {
-                    self.with_table(|t| call.give_up(t, Status::REQ_TOO_BIG));
+                    self.with_table(epoch, |t| call.give_up(t, Status::REQ_TOO_BIG));
                     return Err(e);
                 }
             };
@@ -149,7 +150,7 @@ impl Inner {
             loop {
                 let Some(conn) = self.connection(session, internal).await? else {
                     let maybe_executed = call.maybe_executed();
-                    self.with_table(|t| call.give_up(t, Status::BADSESSION));
+                    self.with_table(epoch, |t| call.give_up(t, Status::BADSESSION));
                     return Ok(Attempt::SessionOver { maybe_executed });
                 };
                 conn.room().await;
@@ -173,7 +174,7 @@ impl Inner {
                         {
                             broken += 1;
                             if broken > MOST_BROKEN {
-                                self.with_table(|t| call.give_up(t, Status::SERVERFAULT));
+                                self.with_table(epoch, |t| call.give_up(t, Status::SERVERFAULT));
                                 return Err(Error::protocol(why.to_string()));
                             }
                             tokio::time::sleep(Duration::from_millis(10) * broken).await;
@@ -190,11 +191,11 @@ impl Inner {
                         if !matches!(e, Error::Protocol(_)) {
                             call.not_sent();
                         }
-                        self.with_table(|t| call.give_up(t, Status::SERVERFAULT));
+                        self.with_table(epoch, |t| call.give_up(t, Status::SERVERFAULT));
                         return Err(e);
                     }
                 };
-                match self.with_table(|t| call.answered(t, answer)) {
+                match self.with_table(epoch, |t| call.answered(t, answer)) {
                     Verdict::Accept => {
                         self.state.lock().lease.renewed(sent_at);
                         return result.map(Attempt::Answer);
@@ -216,13 +217,13 @@ impl Inner {
                     Verdict::Bind => {
                         moves += 1;
                         if moves > MOST_MOVES {
-                            self.with_table(|t| call.give_up(t, Status::CONN_NOT_BOUND_TO_SESSION));
+                            self.with_table(epoch, |t| call.give_up(t, Status::CONN_NOT_BOUND_TO_SESSION));
                             return Err(Error::status(OpNum::SEQUENCE, Status::CONN_NOT_BOUND_TO_SESSION));
                         }
                         self.unbind(&conn);
                     }
                     Verdict::SessionLost { maybe_executed } => {
-                        self.session_lost(session.epoch);
+                        self.session_lost(epoch);
                         return Ok(Attempt::SessionOver { maybe_executed });
                     }
                     Verdict::Refused(status) => return Err(Error::status(OpNum::SEQUENCE, status)),
@@ -235,7 +236,7 @@ impl Inner {
     /// A connection of the session. `None` when the session is over.
     async fn connection(&self, session: &Session, internal: bool) -> Result<Option<dhow_net::Connection>> {
         self.when(|inner| {
-            if let Some(conn) = inner.pick(|live| live.bound == session.epoch) {
+            if let Some(conn) = inner.pick_bound(session.epoch) {
                 return Some(Ok(Some(conn)));
             }
             if let Some(e) = inner.failure() {
@@ -244,7 +245,9 @@ impl Inner {
             let state = inner.state.lock();
             let recovery = &state.recovery;
             let usable = if internal { recovery.holds(session.epoch) } else { recovery.is_ready() };
-            (state.table.epoch() != session.epoch || !usable).then_some(Ok(None))
+            let primary = state.pool.primary().epoch() == session.epoch;
+            let over = !state.pool.contains(session.epoch) || (primary && !usable);
+            over.then_some(Ok(None))
         })
         .await
     }
@@ -330,11 +333,16 @@ impl Inner {
             let mut state = self.state.lock();
             // What was asked before the last reclaim ended says nothing about the time after it.
             let reclaim = actions.reclaim && sent_at >= state.reclaimed_at;
+            // The client ID is that of all sessions.
+            let client = state.spokesman(session.epoch);
             let r = &mut state.recovery;
-            (actions.new_client && r.start_over(session.epoch))
-                || (reclaim && r.reclaim_needed(session.epoch))
-                || (actions.replace_session && r.session_lost(session.epoch))
+            client.is_some_and(|epoch| {
+                (actions.new_client && r.start_over(epoch)) || (reclaim && r.reclaim_needed(epoch))
+            })
         };
+        if actions.replace_session {
+            self.session_lost(session.epoch);
+        }
         if news {
             tracing::debug!(server = %self.config.server, flags = %format!("{flags:#x}"), "the server asks for recovery");
             self.kick.notify_one();
@@ -343,8 +351,8 @@ impl Inner {
         if actions.test_stateids {
             self.revoked.notify_one();
         }
-        if actions.bind_backchannel && self.backchannel_wanted.swap(1, Ordering::Relaxed) == 0 {
-            self.changed();
+        if actions.bind_backchannel {
+            self.want_backchannel(session.epoch);
         }
     }
 

@@ -15,7 +15,7 @@ use dhow_session::backchannel::Admission;
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 
 use crate::counters::add;
-use crate::inner::Inner;
+use crate::inner::{Inner, Session};
 
 /// Operations accepted in one callback; servers send two.
 const MAX_OPS: u32 = 64;
@@ -101,7 +101,12 @@ fn cb_compound(inner: &Arc<Inner>, header: &CbCompoundHeader, r: &mut Reader) ->
         Err(res) => return finished(tag, std::slice::from_ref(&res), res.status()),
     };
     let refuse = |status| finished(tag, &[CbResOp::error(first, status)], status);
-    let Some(session) = session.filter(|s| s.id == args.session_id) else {
+    // Each session has a back channel of its own.
+    let session = {
+        let state = inner.state.lock();
+        state.session.iter().chain(&state.further).find(|s| s.id == args.session_id).cloned()
+    };
+    let Some(session) = session else {
         return refuse(Status::BADSESSION);
     };
     let highest = {
@@ -116,7 +121,7 @@ fn cb_compound(inner: &Arc<Inner>, header: &CbCompoundHeader, r: &mut Reader) ->
     let mut status = Status::OK;
     for _ in 1..header.numops {
         let res = match next(r) {
-            Ok(op) => execute(inner, op),
+            Ok(op) => execute(inner, &session, op),
             Err(res) => res,
         };
         status = res.status();
@@ -155,14 +160,14 @@ fn next(r: &mut Reader) -> Result<CbArgOp, CbResOp> {
     })
 }
 
-fn execute(inner: &Arc<Inner>, op: CbArgOp) -> CbResOp {
+fn execute(inner: &Arc<Inner>, session: &Session, op: CbArgOp) -> CbResOp {
     let number = op.op();
     let status = match op {
         // Within one COMPOUND there is one sequence.
         CbArgOp::Sequence(_) => Status::SEQUENCE_POS,
         CbArgOp::Offload(args) => inner.offloads.completed(args.stateid, args.info),
         CbArgOp::RecallSlot(args) => {
-            inner.with_table(|t| t.recall(args.target_highest_slot_id));
+            inner.with_table(session.epoch, |t| t.recall(args.target_highest_slot_id));
             // The server learns of it from the next SEQUENCE (section 20.8.4).
             Status::OK
         }

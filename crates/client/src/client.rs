@@ -1,4 +1,4 @@
-//! The client: one server, one client ID, one session over several connections.
+//! The client: one server, one client ID, a session over several connections, further sessions where slots are few.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use dhow_rpc::Credential;
 use crate::call::{Leaving, Request, data_bytes};
 use crate::counters::{Counters, add};
 use crate::inner::Inner;
-use crate::{ClientConfig, Error, Fs, Result, links, opens, recover, rpc};
+use crate::{ClientConfig, Error, Fs, Result, links, opens, recover, rpc, sessions};
 
 /// Bytes around the data of a READ reply or WRITE call: headers, a credential of full size, SEQUENCE, PUTFH.
 const AROUND_DATA: u32 = 1024;
 const PAGE: u32 = 4096;
 
-/// A client of one server. Cheap to clone; all clones share one session.
+/// A client of one server. Cheap to clone; all clones share one client ID and its sessions.
 ///
 /// Background tasks keep connections, lease and session alive for as long as a clone exists. [`Client::close`] says
 /// goodbye to the server; without it, the server finds out by the lease.
@@ -65,12 +65,14 @@ impl Default for CallOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SessionInfo {
-    /// Name of the session.
+    /// Name of the (primary) session.
     pub session_id: SessionId,
     /// Minor version in use.
     pub minor_version: u32,
-    /// Slots that may be used at present.
+    /// Slots that may be used at present, in all sessions together.
     pub slots: u32,
+    /// Sessions: more than one while the server grants few slots to each and there is more to do.
+    pub sessions: usize,
     /// Largest request in bytes.
     pub max_request_size: u32,
     /// Largest reply in bytes.
@@ -79,7 +81,7 @@ pub struct SessionInfo {
     pub max_operations: u32,
     /// Length of the lease.
     pub lease: Duration,
-    /// Connections that are up and bound.
+    /// Connections that are up and bound, of all sessions.
     pub connections: usize,
     /// What EXCHANGE_ID replied: identity, roles, implementation of the server.
     pub server: Option<ExchangeIdOk>,
@@ -100,8 +102,8 @@ impl Client {
         let inner = Arc::new(Inner::new(config, u64::from_be_bytes(nonce)));
         let client = Self { inner: Arc::clone(&inner), _last: Arc::new(LastOne(Arc::clone(&inner))) };
         let mut first = Some(links::start(&inner, first));
-        for index in 0..inner.links.len() {
-            tokio::spawn(links::keep(Arc::downgrade(&inner), index, first.take()));
+        for link in inner.links() {
+            tokio::spawn(links::keep(Arc::downgrade(&inner), link, first.take()));
         }
         tokio::spawn(recover::run(Arc::downgrade(&inner)));
         match tokio::time::timeout(patience, inner.session()).await {
@@ -159,7 +161,7 @@ impl Client {
 
     /// The address of the server that the client is connected to at present.
     pub fn peer(&self) -> Option<std::net::SocketAddr> {
-        self.inner.links.iter().find_map(|l| l.lock().as_ref().and_then(|l| l.conn.peer()))
+        self.inner.links().iter().find_map(|l| l.live.lock().as_ref().and_then(|l| l.conn.peer()))
     }
 
     /// Why no more calls can be made: the client was closed, or failed for good. A lost connection is no such reason.
@@ -180,11 +182,16 @@ impl Client {
     pub async fn session_info(&self) -> Result<SessionInfo> {
         let session = self.inner.session().await?;
         recover::learn_lease(&self.inner).await?;
-        let (slots, lease) = {
+        let (slots, sessions, lease) = {
             let state = self.inner.state.lock();
-            (state.table.limit(), state.lease.length())
+            (state.pool.limit(), state.pool.sessions(), state.lease.length())
         };
-        let live = self.inner.links.iter().filter(|l| l.lock().as_ref().is_some_and(|l| l.bound == session.epoch));
+        let links = self.inner.links();
+        let bound: Vec<_> = links.iter().filter_map(|l| l.live.lock().as_ref().map(|l| l.bound)).collect();
+        let connections = {
+            let state = self.inner.state.lock();
+            bound.into_iter().filter(|epoch| state.pool.contains(*epoch)).count()
+        };
         Ok(SessionInfo {
             session_id: session.id,
             minor_version: session.minor,
@@ -193,7 +200,8 @@ impl Client {
             max_response_size: session.fore.max_response_size,
             max_operations: session.fore.max_operations,
             lease,
-            connections: live.count(),
+            connections,
+            sessions,
             server: self.inner.server.lock().clone(),
         })
     }
@@ -224,9 +232,15 @@ impl Client {
         opens::close_all(inner).await;
         let session = inner.session().await?;
         let Some(client_id) = inner.clientid() else { return Ok(()) };
-        let conn = inner.pick(|l| l.bound == session.epoch).ok_or(Error::Closed)?;
+        let conn = inner.pick_bound(session.epoch).ok_or(Error::Closed)?;
         // From here on nothing of the recovery may make a new session.
-        inner.state.lock().recovery.close();
+        let further = {
+            let mut state = inner.state.lock();
+            state.recovery.close();
+            state.further.clone()
+        };
+        let ends = further.iter().map(|session| sessions::destroy(inner, session));
+        futures_util::future::join_all(ends).await;
         let ops = [
             ArgOp::DestroySession(DestroySessionArgs { session_id: session.id }),
             ArgOp::DestroyClientid(DestroyClientidArgs { client_id }),
@@ -266,7 +280,7 @@ impl Client {
     ///
     /// When the connection is down.
     pub async fn ping(&self) -> Result<Duration> {
-        let conn = self.inner.pick(|_| true).ok_or(Error::Closed)?;
+        let conn = self.inner.pick_primary().ok_or(Error::Closed)?;
         let call = rpc::null(self.inner.next_xid(), dhow_proto::v4::VERSION)?;
         let start = std::time::Instant::now();
         let record = conn.call(call.xid, call.segments).await.map_err(|e| rpc::lost(&conn, &e))?;
@@ -276,8 +290,8 @@ impl Client {
 
     /// Closes all connections, as a network failure would; the client makes new ones and goes on. For tests.
     pub fn break_connections(&self) {
-        for link in &self.inner.links {
-            if let Some(live) = link.lock().as_ref() {
+        for link in self.inner.links() {
+            if let Some(live) = link.live.lock().as_ref() {
                 live.conn.close(dhow_net::CloseReason::Local("broken on purpose"));
             }
         }

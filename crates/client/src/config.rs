@@ -22,6 +22,9 @@ pub struct ClientConfig {
     pub connections: usize,
     /// Slots to ask for, and the most ever used: requests in flight.
     pub slots: u32,
+    /// Sessions at most. More than one are made, each with a connection of its own, while requests wait for slots of
+    /// a server that grants fewer than `slots`.
+    pub sessions: usize,
     /// Who the client is to the server; unique to this instance when `None`. Give one where state is to be reclaimed
     /// after a restart of this program: no two programs may use the same at the same time.
     pub owner: Option<Bytes>,
@@ -39,8 +42,9 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// Defaults for the server at `addrs`: minor versions 2 then 1, one connection, 1024 slots, the credential of
-    /// this process ([`own_credential`]), 1 MiB of I/O, 10 s to connect, 5 minutes to answer.
+    /// Defaults for the server at `addrs`: minor versions 2 then 1, one connection, 1024 slots, in up to 16 sessions
+    /// where the server grants few to each, the credential of this process ([`own_credential`]), 1 MiB of I/O, 10 s to
+    /// connect, 5 minutes to answer.
     pub fn new(server: impl Into<String>, addrs: Vec<SocketAddr>) -> Self {
         Self {
             server: server.into(),
@@ -48,6 +52,7 @@ impl ClientConfig {
             minor_versions: vec![2, 1],
             connections: 1,
             slots: 1024,
+            sessions: 16,
             owner: None,
             credential: own_credential(),
             max_io: 1 << 20,

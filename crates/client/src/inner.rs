@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dhow_net::{ConnOptions, Connection, NetShared};
@@ -10,6 +10,7 @@ use dhow_proto::v4::ops::{ChannelAttrs, ExchangeIdOk};
 use dhow_proto::v4::{ClientId, SessionId, payload};
 use dhow_session::backchannel::BackSlots;
 use dhow_session::lease::Lease;
+use dhow_session::pool::{Limits, Pool};
 use dhow_session::recovery::{Recovery, Step};
 use dhow_session::slots::{End, SlotTable, Ticket};
 use dhow_session::{Epoch, Time};
@@ -41,10 +42,18 @@ pub(crate) struct Session {
 /// Guarded by one short lock; nothing awaits while it is held.
 pub(crate) struct State {
     pub(crate) recovery: Recovery,
+    /// The primary session.
     pub(crate) session: Option<Arc<Session>>,
-    pub(crate) table: SlotTable,
+    /// Further sessions: those that the pool has besides the primary one.
+    pub(crate) further: Vec<Arc<Session>>,
+    /// The slots of all sessions.
+    pub(crate) pool: Pool,
     /// Those who wait for a slot, in order.
-    pub(crate) waiters: VecDeque<oneshot::Sender<Ticket>>,
+    pub(crate) waiters: VecDeque<Waiter>,
+    /// The recovery itself waits for a slot of the primary session.
+    pub(crate) internal_waiters: VecDeque<Waiter>,
+    /// The task that looks after the number of sessions knows that somebody waits.
+    pub(crate) growth_watched: bool,
     pub(crate) lease: Lease,
     /// The session in which the server told the length of the lease.
     pub(crate) lease_known: Epoch,
@@ -53,6 +62,82 @@ pub(crate) struct State {
     pub(crate) reclaimed_at: Time,
     /// Set once: why no more calls can be made.
     pub(crate) failed: Option<Error>,
+}
+
+/// One who waits for a slot.
+pub(crate) struct Waiter {
+    pub(crate) since: Time,
+    pub(crate) tx: oneshot::Sender<Ticket>,
+}
+
+impl State {
+    /// A session of this client that is in use.
+    pub(crate) fn session_of(&self, epoch: Epoch) -> Option<Arc<Session>> {
+        self.session.iter().chain(&self.further).find(|s| s.epoch == epoch).cloned()
+    }
+
+    /// What is said of the client ID in this session is true of the present one: the epoch to tell the recovery. `None`
+    /// for a session that is gone.
+    pub(crate) fn spokesman(&self, epoch: Epoch) -> Option<Epoch> {
+        self.pool.contains(epoch).then(|| self.recovery.epoch())
+    }
+
+    /// The client ID is another one: its sessions are gone.
+    pub(crate) fn drop_further(&mut self) {
+        self.pool.remove_further();
+        self.further.clear();
+    }
+
+    /// Hands slots that are free to those who wait.
+    fn serve(&mut self) {
+        let (pool, ready) = (&mut self.pool, self.recovery.is_ready());
+        hand_out(&mut self.internal_waiters, pool, Pool::acquire_primary);
+        if ready {
+            hand_out(&mut self.waiters, pool, Pool::acquire);
+        }
+    }
+}
+
+fn hand_out(waiters: &mut VecDeque<Waiter>, pool: &mut Pool, acquire: impl Fn(&mut Pool) -> Option<Ticket>) {
+    while let Some(waiter) = waiters.pop_front() {
+        if waiter.tx.is_closed() {
+            continue;
+        }
+        match acquire(pool) {
+            Some(ticket) => {
+                if let Err(ticket) = waiter.tx.send(ticket) {
+                    pool.table(ticket.epoch).complete(&ticket, End::NotExecuted);
+                }
+            }
+            None => return waiters.push_front(waiter),
+        }
+    }
+}
+
+/// Which session a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The primary one, whichever that is.
+    Primary,
+    /// This further one, while it lasts.
+    Further(Epoch),
+}
+
+/// A place for a connection, which is made anew when it breaks.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) home: Home,
+    /// The first link of a session is the one that serves its back channel.
+    pub(crate) first: bool,
+    pub(crate) live: Mutex<Option<Live>>,
+    /// A binding to the back channel is wanted.
+    pub(crate) back_wanted: AtomicBool,
+}
+
+impl Link {
+    pub(crate) fn new(home: Home, first: bool) -> Arc<Self> {
+        Arc::new(Self { home, first, live: Mutex::new(None), back_wanted: AtomicBool::new(false) })
+    }
 }
 
 /// A connection, and the session it was bound to.
@@ -66,18 +151,19 @@ pub(crate) struct Inner {
     pub(crate) config: ClientConfig,
     pub(crate) net: Arc<NetShared>,
     pub(crate) conn_options: ConnOptions,
-    pub(crate) links: Vec<Mutex<Option<Live>>>,
+    /// Those of the primary session, then those of further sessions. Locked for look-ups only.
+    links: Mutex<Vec<Arc<Link>>>,
     pub(crate) state: Mutex<State>,
     /// Counts changes of links and state; everybody who waits for something waits for the next.
     pub(crate) changes: watch::Sender<u64>,
     /// Wakes the recovery task.
     pub(crate) kick: Notify,
+    /// Connections for further sessions that are yet to be made.
+    pub(crate) dialled: Mutex<Vec<Connection>>,
     /// Wakes the task that looks for revoked stateids.
     pub(crate) revoked: Notify,
     /// Wakes those who wait for a lock to come free (CB_NOTIFY_LOCK).
     pub(crate) lock_freed: Notify,
-    /// A binding to the back channel is wanted.
-    pub(crate) backchannel_wanted: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) offloads: Offloads,
     pub(crate) opens: Opens,
@@ -104,13 +190,17 @@ impl Inner {
             payload: Some(Arc::new(payload::read_payload_offset)),
             ..ConnOptions::default()
         };
-        let links = (0..config.connections.max(1)).map(|_| Mutex::new(None)).collect();
+        let links = (0..config.connections.max(1)).map(|n| Link::new(Home::Primary, n == 0)).collect();
+        let limits = Limits { slots: config.slots, sessions: config.sessions };
         let minor = config.minor_versions.first().copied().unwrap_or(2);
         let state = State {
             recovery: Recovery::new(nonce),
             session: None,
-            table: SlotTable::new(Epoch(0), 1, 1),
+            further: Vec::new(),
+            pool: Pool::new(limits),
             waiters: VecDeque::new(),
+            internal_waiters: VecDeque::new(),
+            growth_watched: false,
             lease: Lease::new(Duration::from_secs(30), Time::ZERO),
             lease_known: Epoch(0),
             minor,
@@ -121,13 +211,13 @@ impl Inner {
             config,
             net,
             conn_options,
-            links,
+            links: Mutex::new(links),
             state: Mutex::new(state),
             changes: watch::Sender::new(0),
             kick: Notify::new(),
+            dialled: Mutex::default(),
             revoked: Notify::new(),
             lock_freed: Notify::new(),
-            backchannel_wanted: AtomicU64::new(0),
             counters: Counters::default(),
             offloads: Offloads::default(),
             opens: Opens::default(),
@@ -168,25 +258,57 @@ impl Inner {
         }
     }
 
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.lock().clone()
+    }
+
+    pub(crate) fn add_link(&self, link: Arc<Link>) {
+        self.links.lock().push(link);
+    }
+
+    pub(crate) fn remove_link(&self, link: &Arc<Link>) {
+        self.links.lock().retain(|l| !Arc::ptr_eq(l, link));
+    }
+
     /// The live connection with the fewest calls pending of those that `wanted` accepts.
-    pub(crate) fn pick(&self, wanted: impl Fn(&Live) -> bool) -> Option<Connection> {
-        let live = self.links.iter().filter_map(|link| link.lock().clone());
-        live.filter(|l| wanted(l) && !l.conn.is_closed()).min_by_key(|l| l.conn.pending()).map(|l| l.conn)
+    pub(crate) fn pick(&self, wanted: impl Fn(&Link, &Live) -> bool) -> Option<Connection> {
+        let links = self.links.lock();
+        let live = links.iter().filter_map(|link| Some((link, link.live.lock().clone()?)));
+        live.filter(|(link, l)| wanted(link, l) && !l.conn.is_closed())
+            .min_by_key(|(_, l)| l.conn.pending())
+            .map(|(_, l)| l.conn)
+    }
+
+    /// A connection that is bound to this session.
+    pub(crate) fn pick_bound(&self, epoch: Epoch) -> Option<Connection> {
+        self.pick(|_, live| live.bound == epoch)
+    }
+
+    /// A connection of the primary session, bound to it or not.
+    pub(crate) fn pick_primary(&self) -> Option<Connection> {
+        self.pick(|link, _| link.home == Home::Primary)
+    }
+
+    /// The server cannot call back in this session (or in none, of which any session tells).
+    pub(crate) fn want_backchannel(&self, epoch: Epoch) {
+        let mut news = false;
+        for link in self.links().iter().filter(|l| l.first) {
+            let concerned = link.live.lock().as_ref().is_some_and(|l| l.bound == epoch) || link.home == Home::Primary;
+            news |= concerned && !link.back_wanted.swap(true, Ordering::Relaxed);
+        }
+        if news {
+            self.changed();
+        }
     }
 
     /// Forgets that `conn` is bound, so that its task binds it again.
     pub(crate) fn unbind(&self, conn: &Connection) {
-        for link in &self.links {
-            if let Some(live) = link.lock().as_mut().filter(|l| l.conn == *conn) {
-                live.bound = Epoch(0);
-            }
-        }
-        self.changed();
+        self.bound(conn, Epoch(0));
     }
 
     pub(crate) fn bound(&self, conn: &Connection, epoch: Epoch) {
-        for link in &self.links {
-            if let Some(live) = link.lock().as_mut().filter(|l| l.conn == *conn) {
+        for link in self.links() {
+            if let Some(live) = link.live.lock().as_mut().filter(|l| l.conn == *conn) {
                 live.bound = epoch;
             }
         }
@@ -209,11 +331,11 @@ impl Inner {
             let mut state = self.state.lock();
             state.failed.get_or_insert(why);
             state.recovery.close();
-            std::mem::take(&mut state.waiters)
+            (std::mem::take(&mut state.waiters), std::mem::take(&mut state.internal_waiters))
         };
         drop(waiters);
-        for link in &self.links {
-            if let Some(live) = link.lock().take() {
+        for link in self.links() {
+            if let Some(live) = link.live.lock().take() {
                 live.conn.close(dhow_net::CloseReason::Local("client closed"));
             }
         }
@@ -243,80 +365,100 @@ impl Inner {
         self.state.lock().recovery.clientid().map(ClientId)
     }
 
-    /// A slot of session `epoch`. `None` when that session is over. During recovery only the recovery itself
-    /// (`internal`) gets one.
-    pub(crate) async fn acquire(&self, epoch: Epoch, internal: bool, caller: &Caller) -> Result<Option<Ticket>> {
+    /// A slot of any session, as long as `primary` is the primary one and requests may be sent; `None` otherwise. For
+    /// the recovery itself (`internal`) one of `primary`.
+    pub(crate) async fn acquire(
+        &self,
+        primary: Epoch,
+        internal: bool,
+        caller: &Caller,
+    ) -> Result<Option<(Ticket, Arc<Session>)>> {
         let mut waiter = {
             let mut state = self.state.lock();
+            let state = &mut *state;
             if let Some(e) = &state.failed {
                 return Err(e.clone());
             }
-            let usable = if internal { state.recovery.holds(epoch) } else { state.recovery.is_ready() };
-            if state.table.epoch() != epoch || !usable {
+            let usable = if internal { state.recovery.holds(primary) } else { state.recovery.is_ready() };
+            if state.pool.primary().epoch() != primary || !usable {
                 return Ok(None);
             }
             // Those who came before are served first.
-            if (internal || state.waiters.is_empty())
-                && let Some(ticket) = state.table.acquire()
-            {
-                return Ok(Some(ticket));
+            let ticket = match internal {
+                true => state.pool.acquire_primary(),
+                false if state.waiters.is_empty() => state.pool.acquire(),
+                false => None,
+            };
+            if let Some(ticket) = ticket {
+                return Ok(state.session_of(ticket.epoch).map(|session| (ticket, session)));
             }
-            if state.table.is_exhausted() && state.recovery.session_lost(epoch) {
-                drop(state);
+            if state.pool.primary().is_exhausted() && state.recovery.session_lost(primary) {
                 self.kick.notify_one();
                 return Ok(None);
             }
             let (tx, rx) = oneshot::channel();
-            state.waiters.push_back(tx);
+            let since = self.now();
+            let queue = if internal { &mut state.internal_waiters } else { &mut state.waiters };
+            queue.push_back(Waiter { since, tx });
+            self.watch_growth(state);
             rx
         };
-        tokio::select! {
+        let ticket = tokio::select! {
             biased;
-            // An error means that the session ended while we waited.
-            given = &mut waiter => Ok(given.ok()),
+            given = &mut waiter => match given {
+                Ok(ticket) => ticket,
+                // The session ended while we waited.
+                Err(_) => return Ok(None),
+            },
             () = caller.gone() => {
                 waiter.close();
                 // A slot may have been handed over in this moment.
                 if let Ok(ticket) = waiter.try_recv() {
-                    self.with_table(|t| t.complete(&ticket, End::NotExecuted));
+                    self.with_table(ticket.epoch, |t| t.complete(&ticket, End::NotExecuted));
                 }
-                Err(Error::Closed)
+                return Err(Error::Closed);
             }
+        };
+        // None: that session was lost in this moment, and the ticket with it.
+        Ok(self.state.lock().session_of(ticket.epoch).map(|session| (ticket, session)))
+    }
+
+    /// Works on the slot table of a session (of one that is gone: without effect), then hands slots that came free to
+    /// those who wait.
+    pub(crate) fn with_table<R>(&self, epoch: Epoch, work: impl FnOnce(&mut SlotTable) -> R) -> R {
+        let mut state = self.state.lock();
+        let out = work(state.pool.table(epoch));
+        state.serve();
+        self.watch_growth(&mut state);
+        out
+    }
+
+    /// Has the recovery task look whether those who wait need another session, unless it does already.
+    fn watch_growth(&self, state: &mut State) {
+        if !state.waiters.is_empty() && !state.growth_watched && state.pool.may_grow() {
+            state.growth_watched = true;
+            self.kick.notify_one();
         }
     }
 
-    /// Works on the slot table, then hands slots that came free to those who wait.
-    pub(crate) fn with_table<R>(&self, work: impl FnOnce(&mut SlotTable) -> R) -> R {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        let out = work(&mut state.table);
-        while let Some(waiter) = state.waiters.pop_front() {
-            if waiter.is_closed() {
-                continue;
-            }
-            match state.table.acquire() {
-                Some(ticket) => {
-                    if let Err(ticket) = waiter.send(ticket) {
-                        state.table.complete(&ticket, End::NotExecuted);
-                    }
-                }
-                None => {
-                    state.waiters.push_front(waiter);
-                    break;
-                }
-            }
-        }
-        out
+    /// Hands free slots to those who wait.
+    pub(crate) fn serve_waiters(&self) {
+        self.state.lock().serve();
     }
 
     /// A request of session `epoch` was told that the session (or the client ID) is gone.
     pub(crate) fn session_lost(&self, epoch: Epoch) {
         let waiters = {
             let mut state = self.state.lock();
-            if !state.recovery.session_lost(epoch) {
+            if state.pool.remove(epoch, self.now()) {
+                // The others go on. If the client ID is gone they will find out, the primary among them.
+                state.further.retain(|s| s.epoch != epoch);
+                Default::default()
+            } else if state.recovery.session_lost(epoch) {
+                (std::mem::take(&mut state.waiters), std::mem::take(&mut state.internal_waiters))
+            } else {
                 return;
             }
-            std::mem::take(&mut state.waiters)
         };
         drop(waiters);
         tracing::debug!(?epoch, server = %self.config.server, "session lost");

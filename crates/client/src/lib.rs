@@ -19,12 +19,12 @@
 //! |---|---|---|
 //! | files | [`Fs`], [`File`], [`DirStream`], [`ReadStream`], [`WriteStream`], [`RunningCopy`] | paths, names, data, locks, copies: each call as few round trips as can be |
 //! | calls | [`Client::compound`] | one COMPOUND, exactly once |
-//! | session | `dhow-session` | slots, retry, recovery, as pure state machines |
+//! | sessions | `dhow-session` | slots, retry, recovery, as pure state machines |
 //! | records | `dhow-net` | connections |
 //!
 //! # Owner, invariants, failures
 //!
-//! One `Inner` per client holds the session's state behind one short lock; nothing awaits while it is held. A task for
+//! One `Inner` per client holds the sessions' state behind one short lock; nothing awaits while it is held. A task for
 //! each connection keeps it connected and bound, one task does recovery, one renews the lease. Every request runs in a
 //! task of its own, so that a caller who goes away leaves no slot in doubt.
 //!
@@ -58,6 +58,7 @@ pub mod probe;
 mod ranges;
 mod recover;
 mod rpc;
+mod sessions;
 mod stream;
 mod url;
 mod xattr;

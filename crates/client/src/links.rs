@@ -12,8 +12,11 @@ use tokio::net::TcpStream;
 
 use crate::callback::Callbacks;
 use crate::counters::add;
-use crate::inner::{Inner, Live, Session};
+use crate::inner::{Home, Inner, Link, Live, Session};
 use crate::{ClientConfig, Error, Result, rpc};
+
+/// How long a connection whose session is gone waits for the answers to what was sent on it.
+const RETIRE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Connects to the first address that answers.
 pub(crate) async fn dial(config: &ClientConfig) -> Result<TcpStream> {
@@ -42,14 +45,26 @@ pub(crate) fn start(inner: &Arc<Inner>, stream: TcpStream) -> Connection {
     conn
 }
 
-/// Keeps link `index` connected for as long as the client lives. `first`: a connection that is there already.
-pub(crate) async fn keep(inner: Weak<Inner>, index: usize, first: Option<Connection>) {
+/// Keeps a link connected for as long as the client, or the further session it is for, lives. `first`: a connection
+/// that is there already.
+pub(crate) async fn keep(inner: Weak<Inner>, link: Arc<Link>, first: Option<Connection>) {
     let mut given = first;
     let mut backoff: Option<Backoff> = None;
     loop {
         let Some(strong) = inner.upgrade().filter(|i| !i.is_closed()) else { return };
+        if is_superfluous(&strong, &link) {
+            strong.remove_link(&link);
+            return;
+        }
+        let mut bound = Epoch(0);
         let conn = match given.take() {
-            Some(conn) => conn,
+            Some(conn) => {
+                // CREATE_SESSION was sent on it (RFC 8881 section 18.36.3).
+                if let Home::Further(epoch) = link.home {
+                    bound = epoch;
+                }
+                conn
+            }
             None => match dial(&strong.config).await {
                 Ok(stream) => start(&strong, stream),
                 Err(e) => {
@@ -64,9 +79,14 @@ pub(crate) async fn keep(inner: Weak<Inner>, index: usize, first: Option<Connect
                 }
             },
         };
-        publish(&strong, index, Some(Live { conn: conn.clone(), bound: Epoch(0) }));
-        let was_of_use = tend(&strong, index, &conn).await;
-        publish(&strong, index, None);
+        publish(&strong, &link, Some(Live { conn: conn.clone(), bound }));
+        let was_of_use = tend(&strong, &link, &conn).await;
+        if is_superfluous(&strong, &link) {
+            strong.remove_link(&link);
+            retire(&conn).await;
+            return;
+        }
+        publish(&strong, &link, None);
         // A server that accepts and hangs up at once is not to be asked in a tight loop.
         if was_of_use {
             backoff = None;
@@ -82,13 +102,28 @@ pub(crate) async fn keep(inner: Weak<Inner>, index: usize, first: Option<Connect
     }
 }
 
-fn publish(inner: &Inner, index: usize, live: Option<Live>) {
-    if let Some(link) = inner.links.get(index) {
-        *link.lock() = live;
+/// The further session that the link is for is gone.
+fn is_superfluous(inner: &Inner, link: &Link) -> bool {
+    match link.home {
+        Home::Primary => false,
+        Home::Further(epoch) => inner.state.lock().session_of(epoch).is_none(),
     }
+}
+
+/// Closes the connection of a session that is gone, when the requests on it have had their answers.
+async fn retire(conn: &Connection) {
+    let until = tokio::time::Instant::now() + RETIRE;
+    while conn.pending() > 0 && !conn.is_closed() && tokio::time::Instant::now() < until {
+        tokio::time::sleep(RETIRE / 100).await;
+    }
+    conn.close(dhow_net::CloseReason::Local("its session is gone"));
+}
+
+fn publish(inner: &Inner, link: &Link, live: Option<Live>) {
+    *link.live.lock() = live;
     // Closed meanwhile: nobody else will close it.
     if inner.is_closed()
-        && let Some(live) = inner.links.get(index).and_then(|l| l.lock().take())
+        && let Some(live) = link.live.lock().take()
     {
         live.conn.close(dhow_net::CloseReason::Local("client closed"));
     }
@@ -96,28 +131,33 @@ fn publish(inner: &Inner, index: usize, live: Option<Live>) {
 }
 
 /// Binds the connection to each new session, until it is closed. Whether it was ever bound to one.
-async fn tend(inner: &Arc<Inner>, index: usize, conn: &Connection) -> bool {
+async fn tend(inner: &Arc<Inner>, link: &Link, conn: &Connection) -> bool {
     let mut was_bound = false;
     loop {
         let wanted = inner.when(|inner| {
-            let live = inner.links.get(index).and_then(|l| l.lock().clone())?;
+            let live = link.live.lock().clone()?;
             let state = inner.state.lock();
-            let session = state.session.clone()?;
+            let session = match link.home {
+                Home::Primary => state.session.clone()?,
+                Home::Further(epoch) => match state.session_of(epoch) {
+                    Some(session) => session,
+                    None => return Some(None),
+                },
+            };
             was_bound |= live.bound == session.epoch;
-            let back = index == 0 && inner.backchannel_wanted.load(Ordering::Relaxed) == 1;
-            (live.bound != session.epoch || back).then_some(session)
+            let back = link.back_wanted.load(Ordering::Relaxed);
+            (live.bound != session.epoch || back).then_some(Some(session))
         });
         let session = tokio::select! {
             _ = conn.closed() => return was_bound,
             session = wanted => session,
         };
+        let Some(session) = session else { return was_bound };
         let bound = tokio::select! {
             _ = conn.closed() => return was_bound,
             bound = bind(inner, conn, &session) => bound,
         };
-        if index == 0 {
-            inner.backchannel_wanted.store(0, Ordering::Relaxed);
-        }
+        link.back_wanted.store(false, Ordering::Relaxed);
         match bound {
             Ok(()) => inner.bound(conn, session.epoch),
             Err(Error::Status { status: Status::BADSESSION | Status::DEADSESSION, .. }) => {
@@ -125,7 +165,7 @@ async fn tend(inner: &Arc<Inner>, index: usize, conn: &Connection) -> bool {
                 // Until the recovery has made another, there is nothing to bind to.
                 tokio::select! {
                     _ = conn.closed() => return was_bound,
-                    () = inner.when(|i| (i.state.lock().table.epoch() != session.epoch).then_some(())) => {}
+                    () = inner.when(|i| (!i.state.lock().pool.contains(session.epoch)).then_some(())) => {}
                 }
             }
             // The connection went down with it.

@@ -2,15 +2,18 @@
 
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
-    CloseArgs, CreateHow, Delegation, OpenArgs, OpenClaim, OpenHow, OpenOk, ReadArgs, SetattrArgs, WriteArgs, WriteOk,
-    share,
+    CloseArgs, CreateHow, Delegation, OpenArgs, OpenClaim, OpenHow, OpenOk, ReadArgs, SetattrArgs, WriteOk, share,
 };
-use dhow_proto::v4::{ArgOp, Attrs, Fattr, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier, attr};
+use dhow_proto::v4::{ArgOp, Attrs, Fattr, FileHandle, ResOp, StableHow, Stateid, Status, Verifier, attr};
 
 use crate::deleg::{self, WantDelegation};
 use crate::fs::{OPENED, STAT, Tail, getattr, putfh};
 use crate::opens::state_owner;
 use crate::{Error, File, Fs, Node, Place, Result};
+
+mod put;
+
+use put::Put;
 
 /// Links followed by OPEN: each costs a round trip.
 const MOST_LINKS: u32 = 40;
@@ -111,12 +114,14 @@ pub struct PutOptions {
     /// Write under this name in the same directory first, then rename: nobody ever sees half a file under its final
     /// name.
     pub via: Option<Bytes>,
+    /// Attributes to give the file when it is written, before it gets its final name.
+    pub attrs: Option<Attrs>,
 }
 
 impl Default for PutOptions {
     /// Mode 0644, replacing what is there, on stable storage, directly.
     fn default() -> Self {
-        Self { mode: 0o644, new: false, stable: StableHow::FILE_SYNC, via: None }
+        Self { mode: 0o644, new: false, stable: StableHow::FILE_SYNC, via: None, attrs: None }
     }
 }
 
@@ -267,69 +272,27 @@ impl Fs {
     ///
     /// Returns the handle and what WRITE said. With less than FILE_SYNC a COMMIT is still owed.
     ///
+    /// With `via` nothing is ever seen under the final name but the whole file: VERIFY before RENAME stops the COMPOUND
+    /// when WRITE wrote less than it was given. The call is followed to its end, clean-up included, also when this
+    /// future is dropped.
+    ///
     /// # Errors
     ///
     /// The server's. The file that was begun is closed; it is removed when it was only the `via` of another name, and
-    /// otherwise stays as it is.
+    /// otherwise stays as it is. When the outcome is unknown ([`Error::OutcomeUnknown`], [`Error::TimedOut`]) the `via`
+    /// is removed as soon as the server can be reached, while this client lives.
     pub async fn put(
         &self,
         place: impl Into<Place>,
         data: Bytes,
         options: &PutOptions,
     ) -> Result<(FileHandle, WriteOk)> {
-        let place = place.into();
-        let (dir, name) = place.split()?;
-        let written = options.via.clone().unwrap_or_else(|| name.clone());
-        let (_, most) = self.client().io_limits().await?;
-        let path_bytes = place.shown().len() + written.len() + 512;
-        if data.len() + path_bytes > most as usize {
-            return Err(Error::Argument(format!("{} bytes do not fit one call", data.len()).into()));
+        let put = Put::new(self, place.into(), data, options).await?;
+        if options.via.is_none() {
+            return put.run().await;
         }
-        if options.new && options.via.is_some() {
-            return Err(Error::Argument("RENAME replaces: it cannot make a name only if that is free".into()));
-        }
-        let create = if options.new { Create::New } else { Create::IfMissing };
-        let open = OpenOptions::write().create(create, options.mode).truncate(true);
-        let owner = self.client().inner().opens.new_owner();
-        let len = data.len();
-        let mut ops: Vec<ArgOp> = options.via.iter().map(|_| ArgOp::SaveFh).collect();
-        ops.extend([
-            ArgOp::Open(OpenArgs {
-                seqid: 0,
-                share_access: share::ACCESS_WRITE | share::WANT_NO_DELEG,
-                share_deny: share::DENY_NONE,
-                owner: state_owner(owner),
-                how: self.how(&open),
-                claim: OpenClaim::Null(written.clone()),
-            }),
-            ArgOp::GetFh,
-            ArgOp::Write(WriteArgs { stateid: Stateid::CURRENT, offset: 0, stable: options.stable, data }),
-            ArgOp::Close(CloseArgs { seqid: 0, open_stateid: Stateid::CURRENT }),
-        ]);
-        if options.via.is_some() {
-            ops.extend([ArgOp::RestoreFh, rename(&written, &name)]);
-        }
-        let tail = self.run_at(&dir, ops, true).await.map_err(|e| e.at(place.shown()))?;
-        let (opened, wrote) = (found_open(&tail), found_write(&tail));
-        let Some(opened) = opened else { return Err(tail.error().at(place.shown())) };
-        let fh = tail.fh()?;
-        self.return_delegation(&fh, &opened.delegation);
-        let closed = tail.results.iter().any(|r| matches!(r, ResOp::Close(Ok(_))));
-        if !closed {
-            // A WRITE (or CLOSE) that failed leaves the file open.
-            let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
-            let _ = Box::pin(self.call(vec![putfh(&fh), close], false)).await;
-        }
-        let short = wrote.as_ref().is_none_or(|w| w.count as usize != len);
-        if let (true, false, Some(wrote)) = (tail.status.is_ok(), short, wrote) {
-            return Ok((fh, wrote));
-        }
-        // A short WRITE with a RENAME behind it has replaced the target by a part: say so rather than hide it.
-        let e = if tail.status.is_ok() { Error::status(OpNum::WRITE, Status::NOSPC) } else { tail.error() };
-        if options.via.is_some() {
-            let _ = Box::pin(self.run_at(&dir, vec![remove(&written)], true)).await;
-        }
-        Err(e.at(place.shown()))
+        // A task that does not come back went down with the runtime.
+        tokio::spawn(put.run()).await.unwrap_or(Err(Error::Closed))
     }
 
     /// Reads a whole file of at most `most` bytes in one round trip (OPEN, READ, CLOSE). `None` when it is longer;
@@ -391,24 +354,9 @@ fn set_size_zero() -> ArgOp {
     ArgOp::Setattr(SetattrArgs { stateid: Stateid::CURRENT, attrs: (&attrs).into() })
 }
 
-fn rename(old: &Bytes, new: &Bytes) -> ArgOp {
-    ArgOp::Rename(dhow_proto::v4::ops::RenameArgs { old_name: old.clone(), new_name: new.clone() })
-}
-
-fn remove(target: &Bytes) -> ArgOp {
-    ArgOp::Remove(dhow_proto::v4::ops::RemoveArgs { target: target.clone() })
-}
-
 fn found_open(tail: &Tail) -> Option<OpenOk> {
     tail.results.iter().find_map(|r| match r {
         ResOp::Open(Ok(ok)) => Some(ok.clone()),
-        _ => None,
-    })
-}
-
-fn found_write(tail: &Tail) -> Option<WriteOk> {
-    tail.results.iter().find_map(|r| match r {
-        ResOp::Write(Ok(ok)) => Some(ok.clone()),
         _ => None,
     })
 }

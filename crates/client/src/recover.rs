@@ -10,16 +10,16 @@ use dhow_proto::v4::ops::{
     CallbackSec, ChannelAttrs, ClientOwner, CreateSessionArgs, ExchangeIdArgs, ExchangeIdOk, GetattrArgs,
     ReclaimCompleteArgs, StateProtectArgs, StateProtectRes, create_session, exchgid,
 };
-use dhow_proto::v4::{ArgOp, Bitmap, ClientId, ImplId, NfsTime, OpNum, ResOp, Status, Verifier, attr};
+use dhow_proto::v4::{ArgOp, Bitmap, ClientId, ImplId, NfsTime, OpNum, ResOp, SessionId, Status, Verifier, attr};
 use dhow_rpc::{AuthSys, Credential};
+use dhow_session::Epoch;
 use dhow_session::backchannel::BackSlots;
 use dhow_session::recovery::{After, ClientIdentity, Step};
-use dhow_session::slots::SlotTable;
 use parking_lot::Mutex;
 
 use crate::call::Request;
 use crate::inner::{Inner, OVERHEAD, Session};
-use crate::{Error, Result, opens, rpc};
+use crate::{Error, Result, opens, rpc, sessions};
 
 /// Bytes of a reply that the server is asked to keep for a retry: enough for anything that is not data.
 const CACHED: u32 = 4096;
@@ -41,7 +41,8 @@ pub(crate) async fn run(inner: Weak<Inner>) {
             }
             Step::Ready => {
                 inner.changed();
-                inner.kick.notified().await;
+                inner.serve_waiters();
+                sessions::tend(&inner).await;
                 continue;
             }
             Step::ExchangeId { incarnation } => exchange_id(&inner, incarnation).await,
@@ -64,17 +65,17 @@ pub(crate) async fn run(inner: Weak<Inner>) {
     }
 }
 
-/// Any connection at all.
+/// Any connection of the primary session.
 async fn connection(inner: &Inner) -> Result<Connection> {
     inner
-        .when(|inner| match inner.pick(|_| true) {
+        .when(|inner| match inner.pick_primary() {
             Some(conn) => Some(Ok(conn)),
             None => inner.failure().map(Err),
         })
         .await
 }
 
-async fn alone(inner: &Inner, conn: &Connection, op: ArgOp) -> Result<ResOp> {
+pub(crate) async fn alone(inner: &Inner, conn: &Connection, op: ArgOp) -> Result<ResOp> {
     inner.counters.call([op.op()].into_iter());
     let minor = inner.state.lock().minor;
     rpc::alone(conn, inner.next_xid(), &inner.config.credential, minor, op).await
@@ -127,7 +128,11 @@ fn exchanged(inner: &Inner, ok: &ExchangeIdOk) -> Result<After> {
         sequence: ok.sequence_id,
         confirmed: ok.flags & exchgid::CONFIRMED_R != 0,
     };
-    Ok(inner.state.lock().recovery.exchanged(Ok(identity)))
+    let mut state = inner.state.lock();
+    if !(identity.confirmed && state.recovery.clientid() == Some(identity.clientid)) {
+        state.drop_further();
+    }
+    Ok(state.recovery.exchanged(Ok(identity)))
 }
 
 /// The client owner: unique to this instance unless one was given.
@@ -141,8 +146,25 @@ fn owner(inner: &Inner) -> Bytes {
     }
 }
 
-async fn create(inner: &Arc<Inner>, client_id: ClientId, sequence: u32) -> Result<After> {
-    let conn = connection(inner).await?;
+/// What CREATE_SESSION came to.
+pub(crate) enum Created {
+    /// A session, with limits that are no more than was asked for.
+    Session {
+        id: SessionId,
+        fore: ChannelAttrs,
+        back: ChannelAttrs,
+    },
+    Refused(Status),
+}
+
+/// Sends CREATE_SESSION on `conn`. The arguments are the same for every session of this client: see
+/// [`dhow_session::recovery::Recovery::further`].
+pub(crate) async fn create_session(
+    inner: &Inner,
+    conn: &Connection,
+    client_id: ClientId,
+    sequence: u32,
+) -> Result<Created> {
     let size = inner.config.max_io + OVERHEAD;
     let fore = ChannelAttrs {
         header_pad_size: 0,
@@ -169,47 +191,61 @@ async fn create(inner: &Arc<Inner>, client_id: ClientId, sequence: u32) -> Resul
         client_id,
         sequence,
         flags: create_session::CONN_BACK_CHAN,
-        fore_chan: fore.clone(),
+        fore_chan: fore,
         back_chan: back,
         cb_program: NFS4_CALLBACK_PROGRAM,
         sec_parms: vec![CallbackSec::Sys(sys)],
     });
-    let ok = match alone(inner, &conn, op).await {
+    let ok = match alone(inner, conn, op).await {
         Ok(ResOp::CreateSession(Ok(ok))) => ok,
-        Ok(res) => return Ok(inner.state.lock().recovery.created(Err(res.status()))),
-        Err(Error::Status { status, .. }) => return Ok(inner.state.lock().recovery.created(Err(status))),
+        Ok(res) => return Ok(Created::Refused(res.status())),
+        Err(Error::Status { status, .. }) => return Ok(Created::Refused(status)),
         Err(e) => return Err(e),
     };
     if ok.sequence != sequence {
         return Err(Error::protocol("CREATE_SESSION was answered with another sequence"));
     }
-    let granted = ChannelAttrs {
+    let fore = ChannelAttrs {
         max_request_size: ok.fore_chan.max_request_size.min(size),
         max_response_size: ok.fore_chan.max_response_size.min(size),
         max_response_size_cached: ok.fore_chan.max_response_size_cached.min(CACHED),
         max_operations: ok.fore_chan.max_operations.min(MAX_OPS),
         ..ok.fore_chan
     };
+    Ok(Created::Session { id: ok.session_id, fore, back: ok.back_chan })
+}
+
+/// A session in the client's terms.
+pub(crate) fn session(
+    epoch: Epoch,
+    minor: u32,
+    (id, fore, back): (SessionId, ChannelAttrs, ChannelAttrs),
+) -> Arc<Session> {
+    let back = Mutex::new(BackSlots::new(back.max_requests.min(BACK_SLOTS)));
+    Arc::new(Session { epoch, id, minor, fore, back })
+}
+
+async fn create(inner: &Arc<Inner>, client_id: ClientId, sequence: u32) -> Result<After> {
+    let conn = connection(inner).await?;
+    let (id, fore, back) = match create_session(inner, &conn, client_id, sequence).await? {
+        Created::Session { id, fore, back } => (id, fore, back),
+        Created::Refused(status) => return Ok(inner.state.lock().recovery.created(Err(status))),
+    };
     // Below this not even a path of a few names can be looked up.
-    if granted.max_request_size < 1024 || granted.max_response_size < 1024 || granted.max_operations < 4 {
+    if fore.max_request_size < 1024 || fore.max_response_size < 1024 || fore.max_operations < 4 {
         return Err(Error::Unsupported("the server grants sessions too small to work with".into()));
     }
+    let slots = fore.max_requests;
     let epoch = {
         let mut state = inner.state.lock();
         let after = state.recovery.created(Ok(()));
         let epoch = state.recovery.epoch();
-        state.table = SlotTable::new(epoch, granted.max_requests, inner.config.slots.max(1));
-        state.session = Some(Arc::new(Session {
-            epoch,
-            id: ok.session_id,
-            minor: state.minor,
-            fore: granted,
-            back: Mutex::new(BackSlots::new(ok.back_chan.max_requests.min(BACK_SLOTS))),
-        }));
+        state.pool.set_primary(epoch, slots);
+        state.session = Some(session(epoch, state.minor, (id, fore, back)));
         debug_assert_eq!(after, After::Now);
         epoch
     };
-    tracing::debug!(server = %inner.config.server, ?epoch, slots = ok.fore_chan.max_requests, "session created");
+    tracing::debug!(server = %inner.config.server, ?epoch, slots, "session created");
     // This connection belongs to the new session by itself (section 18.36.3); the others bind themselves.
     inner.bound(&conn, epoch);
     Ok(After::Now)

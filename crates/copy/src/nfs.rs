@@ -707,13 +707,15 @@ impl Endpoint for NfsEndpoint {
             new: false,
             stable: if sync { StableHow::FILE_SYNC } else { StableHow::UNSTABLE },
             via: Some(Bytes::copy_from_slice(name.as_bytes())),
+            attrs: (!set.is_empty()).then(|| attrs_of(set)),
         };
-        let (fh, _) = self.fs.put(self.place(path), data, &options).await.map_err(self.err(path))?;
-        if !set.is_empty() {
-            let done = self.fs.setattr(&fh, &attrs_of(set)).await;
-            done.map_err(|e| set_failure(&e, set, self.shown(path)))?;
+        match self.fs.put(self.place(path), data, &options).await {
+            Ok(_) => Ok(()),
+            Err(e @ dhow_client::Error::Status { op: OpNum::SETATTR, .. }) => {
+                Err(set_failure(&e, set, self.shown(path)))
+            }
+            Err(e) => Err(self.err(path)(e)),
         }
-        Ok(())
     }
 
     async fn make_dir(&self, path: &Path, mode: u32) -> Result<Meta> {

@@ -12,24 +12,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-/// Directories that are listed at the same time.
-const DIRS_IN_FLIGHT: usize = 8;
+/// Directories that are made and listed at the same time.
+const DIRS_IN_FLIGHT: usize = 64;
 /// Objects that wait for their turn.
 const QUEUE: usize = 1024;
 /// Errors that a report names; the others are counted.
 const ERRORS_NAMED: usize = 1000;
 /// Attributes of directories set at the same time.
-const SETS_IN_FLIGHT: usize = 16;
+const SETS_IN_FLIGHT: usize = 64;
+/// How many small files count as one: they are a call or two each, and far servers take hundreds at once. A large file
+/// keeps many calls in flight by itself.
+const SMALL_FILES: u32 = 8;
 
 /// How to copy a tree.
 #[derive(Clone, Debug)]
 pub struct TreeOptions {
     /// How to copy each file.
     pub copy: Options,
-    /// Files copied at the same time, at least 1.
+    /// Files copied at the same time, at least 1; eight times as many of those that go in one call
+    /// ([`Endpoint::small_limit`]), symbolic links and the like.
     pub files_in_flight: usize,
     /// Make names of one file in the source names of one file in the copy.
     pub hard_links: bool,
@@ -188,6 +192,15 @@ struct Run {
 impl Run {
     async fn all(&mut self, root: DirJob, root_fresh: bool, files_in_flight: usize) {
         let (tx, mut rx) = mpsc::channel::<Job>(QUEUE);
+        let small = self.walk.from.small_limit().max(self.walk.to.small_limit());
+        let room = u32::try_from(files_in_flight).unwrap_or(u32::MAX).min(u32::MAX / SMALL_FILES) * SMALL_FILES;
+        let room = Arc::new(Semaphore::new(room as usize));
+        let take = |job: &Job| {
+            let is_small = job.meta.kind != Kind::File || job.meta.size <= u64::from(small);
+            room.clone().try_acquire_many_owned(if is_small { 1 } else { SMALL_FILES }).ok()
+        };
+        // One for which there is no room yet.
+        let mut next: Option<Job> = None;
         let mut waiting = vec![(root, Some(root_fresh))];
         let mut dirs = JoinSet::new();
         let mut files = JoinSet::new();
@@ -197,10 +210,14 @@ impl Run {
             {
                 dirs.spawn(directory(self.walk.clone(), job, made, tx.clone()));
             }
-            while files.len() < files_in_flight
-                && let Ok(job) = rx.try_recv()
-            {
-                self.begin(job, &mut files);
+            while let Some(job) = next.take().or_else(|| rx.try_recv().ok()) {
+                match take(&job) {
+                    Some(room) => self.begin(job, room, &mut files),
+                    None => {
+                        next = Some(job);
+                        break;
+                    }
+                }
             }
             if dirs.is_empty() && files.is_empty() {
                 break;
@@ -223,14 +240,12 @@ impl Run {
                     Ok(done) => self.copied(done),
                     Err(e) => self.failed(Error::with(ErrorKind::Io, "", e.to_string())),
                 },
-                Some(job) = rx.recv(), if files.len() < files_in_flight && !dirs.is_empty() => {
-                    self.begin(job, &mut files);
-                }
+                Some(job) = rx.recv(), if next.is_none() && !dirs.is_empty() => next = Some(job),
             }
         }
     }
 
-    fn begin(&mut self, job: Job, files: &mut JoinSet<Result<Copied>>) {
+    fn begin(&mut self, job: Job, room: OwnedSemaphorePermit, files: &mut JoinSet<Result<Copied>>) {
         if self.walk.halt.load(Ordering::Relaxed) {
             return;
         }
@@ -244,7 +259,11 @@ impl Run {
             }
             linked.insert(job.meta.id, job.to.clone());
         }
-        files.spawn(one(self.walk.clone(), job));
+        let copy = one(self.walk.clone(), job);
+        files.spawn(async move {
+            let _room = room;
+            copy.await
+        });
     }
 
     fn copied(&mut self, done: Result<Copied>) {

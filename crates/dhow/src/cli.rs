@@ -143,7 +143,7 @@ pub struct Cp {
     /// Do not wait until copies are on stable storage [default on local files].
     #[arg(long, overrides_with = "sync")]
     pub no_sync: bool,
-    /// With -r, how many files are copied at the same time.
+    /// With -r, how many files are copied at the same time; of small ones, eight times as many.
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub jobs: u16,
     /// Say nothing but errors.
@@ -346,9 +346,65 @@ pub enum Bench {
     Inter(BenchInter),
     /// Processor time of the server per byte of READ and WRITE, against a bare loop that reads and sends.
     Cpu(BenchCpu),
+    /// Creates, renames and removes in one directory over a long link, by few writers and by many. Needs root, but for
+    /// --server and --rtt 0.
+    #[command(after_help = BENCH_CREATE)]
+    Create(BenchCreate),
     /// What `bench cpu` compares with.
     #[command(hide = true)]
     Bare(Bare),
+}
+
+const BENCH_CREATE: &str = "Rows: operations per second by so many writers, each of which waits for an answer before it \
+asks again, beside the limit of writers / round trip. Then a tree of small files, to the server and back, beside copying \
+it one file at a time. With --rtt 0: eight clients in one directory and in eight, and the same by eight threads on the \
+filesystem itself.";
+
+/// `dhow bench create`.
+#[derive(Debug, Args)]
+pub struct BenchCreate {
+    /// Round trip of the emulated link between client and server; 0: no link at all.
+    #[arg(long, value_name = "T", default_value = "200ms", value_parser = dhow_link::parse_time)]
+    pub rtt: Duration,
+    /// Numbers of writers, separated by commas.
+    #[arg(
+        long, value_name = "N,...", default_value = "1,10,100,500", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
+    pub writers: Vec<u32>,
+    /// What they do, separated by commas.
+    #[arg(
+        long,
+        value_name = "OP,...",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "create,put,mkdir,rename,remove"
+    )]
+    pub ops: Vec<crate::bench::create::Op>,
+    /// Measure this directory of a running server over whatever link there is, instead of a server that is started.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["rtt", "dir", "slots", "metadata_sync"])]
+    pub server: Option<OsString>,
+    /// Where the served files lie [default: /dev/shm if it is there].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Slots that the server grants to a session [default: as many as are asked for].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub slots: Option<u32>,
+    /// The export's setting of that name: changes of names are on stable storage before they are answered.
+    #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set)]
+    pub metadata_sync: bool,
+    /// How long each row is measured, after a warm-up of a second and ten round trips.
+    #[arg(long, value_name = "T", default_value = "10s", value_parser = dhow_link::parse_time)]
+    pub seconds: Duration,
+    /// How often each row is measured.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub runs: u16,
+    /// Files of the tree that is copied; 0: none is.
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub tree: u32,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The bare loops of `dhow bench cpu`.

@@ -82,6 +82,7 @@ fn run(command: Command) -> Outcome {
             Command::Link(args) => link(&args),
             Command::Bench(Bench::Copy(args)) => bench::copy::run(args).await,
             Command::Bench(Bench::Inter(args)) => bench::inter::run(args).await,
+            Command::Bench(Bench::Create(args)) => bench::create::run(args).await,
             Command::Bench(Bench::Cpu(args)) => bench::cpu::run(args).await,
             Command::Bench(Bench::Bare(args)) => bench::bare::run(&args),
         }

@@ -3,6 +3,7 @@
 //! | Module | State it owns |
 //! |---|---|
 //! | [`slots`] | the slot table of the fore channel: which slots are busy, their sequence ids, how many the server grants |
+//! | [`pool`] | several sessions of one client ID: which takes the next request, when to make another, when to end one |
 //! | [`call`] | what becomes of one request: accepted, sent again as the same bytes, or given up |
 //! | [`recovery`] | client ID and session: what has to be re-established, in which order |
 //! | [`lease`] | when the lease must be renewed, and when it may have expired |
@@ -24,6 +25,8 @@
 //!   life of the session.
 //! * Facts about an earlier session (a late reply, one of a hundred BADSESSION answers) change nothing: each carries
 //!   the [`Epoch`] in which its request was sent.
+//! * What the server says of a further session concerns that session alone; what it says of the client ID, over any
+//!   session, concerns all.
 //! * Exactly one recovery runs at a time, and no new request is sent while one does.
 //!
 //! # Failures
@@ -37,6 +40,7 @@ pub mod backoff;
 pub mod call;
 pub mod classify;
 pub mod lease;
+pub mod pool;
 pub mod recovery;
 pub mod slots;
 pub mod status_flags;
@@ -44,6 +48,6 @@ pub mod status_flags;
 /// A point in time: how long after an arbitrary start that is the same for all calls on one object.
 pub type Time = core::time::Duration;
 
-/// Counts the sessions of one client, from 1. A fact from an earlier epoch is ignored.
+/// Counts the sessions of one client, from 1, further sessions of one client ID included. A fact from an earlier epoch is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);

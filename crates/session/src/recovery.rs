@@ -72,7 +72,10 @@ enum Phase {
 #[derive(Debug, Clone)]
 pub struct Recovery {
     phase: Phase,
+    /// Of the primary session.
     epoch: Epoch,
+    /// The last one given to any session.
+    last_epoch: Epoch,
     incarnation: u32,
     clientid: Option<u64>,
     /// `csa_sequence` of the next CREATE_SESSION.
@@ -90,6 +93,7 @@ impl Recovery {
         Self {
             phase: Phase::NoClient,
             epoch: Epoch(0),
+            last_epoch: Epoch(0),
             incarnation: 0,
             clientid: None,
             sequence: 1,
@@ -163,7 +167,7 @@ impl Recovery {
         match answer {
             Ok(()) => {
                 self.sequence = self.sequence.wrapping_add(1);
-                self.epoch.0 += 1;
+                self.epoch = self.next_epoch();
                 let next = match (self.state_lost, self.completion_owed) {
                     (true, _) => Phase::Reclaiming,
                     (false, true) => Phase::Completing,
@@ -182,6 +186,42 @@ impl Recovery {
             }
             Err(status) => self.refused(status),
         }
+    }
+
+    /// `csa_clientid` and `csa_sequence` of a further session of the client ID; `None` unless requests may be sent.
+    ///
+    /// CREATE_SESSIONs of one client ID share one sequence (RFC 8881 section 18.36.4), so whoever sends one for a
+    /// further session takes no [`Recovery::step`] before it was answered, or its connection is lost. An answer that
+    /// was lost comes again to the next CREATE_SESSION, which is a retry then, whatever session it was meant for: no two
+    /// are ever taken for one, since the first was never used. That needs equal arguments for all of them.
+    pub fn further(&self) -> Option<(u64, u32)> {
+        let clientid = self.clientid.filter(|_| self.phase == Phase::Ready)?;
+        Some((clientid, self.sequence))
+    }
+
+    /// CREATE_SESSION for a further session, with what [`Recovery::further`] said, was answered: its epoch. `None` when
+    /// there is no session, or none that is of use.
+    pub fn further_created(&mut self, (clientid, sequence): (u64, u32), answer: Result<(), Status>) -> Option<Epoch> {
+        if self.clientid != Some(clientid) || self.sequence != sequence {
+            return None;
+        }
+        match answer {
+            Ok(()) => {
+                self.sequence = self.sequence.wrapping_add(1);
+                // Whether the client ID is still there is being found out; what comes of it decides over all sessions.
+                (self.phase != Phase::NoClient).then(|| self.next_epoch())
+            }
+            Err(Status::STALE_CLIENTID) => {
+                self.client_lost(self.epoch);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn next_epoch(&mut self) -> Epoch {
+        self.last_epoch.0 += 1;
+        self.last_epoch
     }
 
     /// All state that could be re-established is.

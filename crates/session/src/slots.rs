@@ -117,6 +117,11 @@ impl SlotTable {
         self.highest_allowed() + 1
     }
 
+    /// Whether a slot is free.
+    pub fn has_free(&self) -> bool {
+        self.lowest_free().is_some()
+    }
+
     /// Whether every slot that may be used is lost: only a new session helps.
     pub fn is_exhausted(&self) -> bool {
         self.lost > 0 && self.busy == 0 && self.lowest_free().is_none()

@@ -11,4 +11,5 @@ mod distrust;
 mod once;
 mod restart;
 mod script;
+mod sessions;
 mod trips;

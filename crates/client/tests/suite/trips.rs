@@ -3,7 +3,7 @@
 use crate::common::pair;
 use bytes::Bytes;
 use dhow_client::v4::ops::share;
-use dhow_client::v4::{StableHow, Status};
+use dhow_client::v4::{Attrs, StableHow, Status};
 use dhow_client::{CopyOptions, Create, OpenOptions, Pipeline, PutOptions, STAT};
 use dhow_testkit::fault::{Action, Call};
 use dhow_vfs::ErrorKind;
@@ -28,6 +28,26 @@ async fn common_things_take_one_round_trip() {
     let via = PutOptions { via: Some(Bytes::from_static(b".f")), ..PutOptions::default() };
     fs.put("a/b/c/f", Bytes::from_static(b"hello"), &via).await.unwrap();
     took("put by way of another name", 1);
+    let with = PutOptions { attrs: Some(Attrs { mode: Some(0o640), ..Attrs::default() }), ..via };
+    fs.put("a/b/c/f", Bytes::from_static(b"hello"), &with).await.unwrap();
+    took("put with attributes", 1);
+    assert_eq!(fs.stat("a/b/c/f").await.unwrap().attrs.mode, Some(0o640));
+    took("stat", 1);
+    fs.make_file("a/b/c/e", 0o640, true).await.unwrap();
+    took("create and close", 1);
+    let taken = fs.make_file("a/b/c/e", 0o640, true).await;
+    assert!(taken.is_err_and(|e| e.is(Status::EXIST)));
+    took("create of what is there", 1);
+    fs.make_file("a/b/c/e", 0o600, false).await.unwrap();
+    took("create or find", 1);
+    assert_eq!(fs.stat("a/b/c/e").await.unwrap().attrs.mode, Some(0o640));
+    took("stat", 1);
+    fs.remove("a/b/c/e").await.unwrap();
+    took("remove", 1);
+    fs.mkdir("a/b/c/d", 0o755).await.unwrap();
+    took("mkdir", 1);
+    fs.remove("a/b/c/d").await.unwrap();
+    took("remove of a directory", 1);
     assert_eq!(fs.get("a/b/c/f", 1000).await.unwrap().unwrap().1, "hello");
     took("get", 1);
     fs.stat("a/b/c/f").await.unwrap();
@@ -133,6 +153,49 @@ async fn a_failed_write_after_open_still_closes() {
             fs.remove("f").await.unwrap();
         }
     }
+    client.close().await.unwrap();
+}
+
+/// Whatever part of a put fails, and whether anybody still waits for it or not, its passing name is gone.
+#[tokio::test]
+async fn a_put_that_fails_leaves_no_passing_name() {
+    let (place, _running, client) = pair().await;
+    let fs = client.fs();
+    let gone = async |what: &str| {
+        let names = fs.readdir("/", STAT).await.unwrap().collect().await.unwrap();
+        assert!(names.is_empty(), "{what}: {names:?}");
+    };
+    let owner = Attrs { mode: Some(0o600), ..Attrs::default() };
+    let options =
+        || PutOptions { via: Some(Bytes::from_static(b".part")), attrs: Some(owner.clone()), ..PutOptions::default() };
+    let failures = [
+        (Call::Write, Action::Fail(ErrorKind::NoSpace)),
+        (Call::Write, Action::FailAfter(ErrorKind::Io)),
+        (Call::SetAttr, Action::Fail(ErrorKind::Perm)),
+        (Call::Rename, Action::Fail(ErrorKind::Io)),
+    ];
+    for (call, action) in failures {
+        place.fault.once(call, action);
+        fs.put("f", Bytes::from_static(b"data"), &options()).await.unwrap_err();
+        gone(&format!("{call:?}")).await;
+    }
+    // Nobody waits any more when it fails.
+    let gate = place.fault.hold(Call::Write);
+    let put = tokio::spawn({
+        let (fs, options) = (fs.clone(), options());
+        async move { fs.put("f", Bytes::from_static(b"data"), &options).await }
+    });
+    gate.arrived(1).await;
+    put.abort();
+    assert!(put.await.is_err());
+    place.fault.once(Call::Rename, Action::Fail(ErrorKind::Io));
+    let before = client.counters().snapshot();
+    gate.open();
+    while !client.counters().snapshot().since(&before).by_op.contains_key("REMOVE") {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    fs.remove(".part").await.unwrap_err();
+    gone("a caller who left").await;
     client.close().await.unwrap();
 }
 

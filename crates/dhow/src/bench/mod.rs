@@ -4,6 +4,7 @@ pub mod bare;
 pub mod child;
 pub mod copy;
 pub mod cpu;
+pub mod create;
 pub mod data;
 pub mod inter;
 

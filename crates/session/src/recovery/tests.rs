@@ -256,3 +256,39 @@ fn what_the_recovery_sends_ends_with_its_session() {
         assert!(!r.holds(Epoch(2)));
     }
 }
+
+/// RFC 8881 section 18.36.4: one sequence for all CREATE_SESSIONs of a client ID; an answer that was lost comes again.
+#[test]
+fn further_sessions_share_the_sequence_of_the_client_id() {
+    let mut server = Server::default();
+    let mut r = Recovery::new(7);
+    assert_eq!(r.further(), None);
+    r.exchanged(server.exchange());
+    let Step::CreateSession { clientid, sequence } = r.step() else { panic!("{:?}", r.step()) };
+    r.created(server.create(clientid, sequence));
+    assert_eq!(r.further(), None, "RECLAIM_COMPLETE comes first");
+    r.completed(Ok(()));
+    let first = r.epoch();
+    let asked = r.further().unwrap();
+    assert_eq!(asked, (clientid, sequence + 1));
+    // The answer is lost; the session is lost; the next CREATE_SESSION is a retry of that one.
+    server.create(asked.0, asked.1).unwrap();
+    assert!(r.session_lost(first));
+    assert_eq!(r.further(), None);
+    assert_eq!(r.step(), Step::CreateSession { clientid, sequence: sequence + 1 });
+    r.created(server.create(clientid, sequence + 1));
+    assert!(r.is_ready());
+    let primary = r.epoch();
+    let asked = r.further().unwrap();
+    assert_eq!(asked.1, sequence + 2);
+    let answer = server.create(asked.0, asked.1);
+    let further = r.further_created(asked, answer).unwrap();
+    assert!(further > primary && r.epoch() == primary);
+    assert_eq!(r.further_created(asked, Ok(())), None, "told twice");
+    // What is said of a further session is no news of the primary one.
+    assert!(!r.session_lost(further));
+    assert!(r.is_ready());
+    let asked = r.further().unwrap();
+    assert_eq!(r.further_created(asked, Err(Status::STALE_CLIENTID)), None);
+    assert!(matches!(r.step(), Step::ExchangeId { .. }));
+}

@@ -41,19 +41,21 @@ pub(crate) fn attr(fs: &Filesystem, stat: &Stat, change: u64) -> Attr {
 impl Inner {
     /// Attributes of an object in use.
     pub(crate) fn attr_of(&self, inode: &Inode) -> Result<Attr> {
-        let stat = inode.stat()?;
-        Ok(attr(&inode.fs, &stat, inode.change(stat.ctime)))
+        let (stat, change) = inode.stat_change()?;
+        Ok(attr(&inode.fs, &stat, change))
     }
 
     /// Handle and attributes of an object in use, whose `stat` has just been taken.
     pub(crate) fn node(&self, inode: &Inode, stat: &Stat) -> Node {
-        Node { handle: inode.handle.clone(), attr: attr(&inode.fs, stat, inode.change(stat.ctime)) }
+        let (stat, change) = inode.with_change(stat);
+        Node { handle: inode.handle.clone(), attr: attr(&inode.fs, &stat, change) }
     }
 
     /// Handle and attributes of an object that need not be in use, so that a listing does not fill the cache.
     pub(crate) fn passing_node(&self, handle: Handle, fs: &Filesystem, stat: &Stat) -> Node {
-        let change = self.inodes.get_known(&handle).map_or_else(|| nanos(stat.ctime), |i| i.change(stat.ctime));
-        Node { attr: attr(fs, stat, change), handle }
+        let known = self.inodes.get_known(&handle).map(|inode| inode.with_change(stat));
+        let (stat, change) = known.unwrap_or_else(|| (*stat, nanos(stat.ctime)));
+        Node { attr: attr(fs, &stat, change), handle }
     }
 
     /// Which of the rights the user has: what the kernel says to the user, access control lists and read-only mounts

@@ -32,6 +32,15 @@ pub struct Local {
     inner: Arc<Inner>,
 }
 
+/// How syncs were shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncCounts {
+    /// Requests to make something durable.
+    pub requests: u64,
+    /// Syncs of files, directories and whole filesystems.
+    pub syncs: u64,
+}
+
 impl std::fmt::Debug for Local {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Local").field("options", &self.inner.options).finish_non_exhaustive()
@@ -64,6 +73,17 @@ impl Local {
     /// What the tree can do with the privileges of the process.
     pub fn report(&self) -> Report {
         self.inner.report()
+    }
+
+    /// How often somebody asked for changes to be made durable, and how many syncs that took: they share.
+    pub fn sync_counts(&self) -> SyncCounts {
+        let mut counts = SyncCounts::default();
+        for fs in self.inner.filesystems.read().iter() {
+            let (requests, syncs) = fs.syncer.counts();
+            counts.requests += requests;
+            counts.syncs += syncs;
+        }
+        counts
     }
 
     /// The object behind an [`IoRef`].
@@ -216,7 +236,8 @@ impl Backend for Local {
                 Ok((new, OpenFile::new(open)))
             })
             .await?;
-        let log = new.log.filter(|_| self.inner.options.metadata_sync);
+        // What the log speaks of does not outlive a crash on such a filesystem.
+        let log = new.log.filter(|_| self.inner.options.metadata_sync && !dir.fs.volatile);
         let settle = async {
             if new.sync_inode { self.inner.settle(&[&new.inode, &dir]).await } else { self.inner.settle(&[&dir]).await }
         };

@@ -99,6 +99,10 @@ impl Filesystem {
             (Some(major), Some(_)) => FsId { major, minor: u64::from(number) },
             (None, _) => FsId { major: u64::from(number), minor: 0 },
         };
+        let journal = match fs.magic {
+            open::EXT4_MAGIC | open::XFS_MAGIC => Journal::Ordered,
+            _ => Journal::Other,
+        };
         Ok(Filesystem {
             number,
             fsid,
@@ -112,17 +116,13 @@ impl Filesystem {
             fast: known,
             volatile: fs.magic == open::TMPFS_MAGIC,
             dir_sync_covers_new: known,
-            journal: if [open::EXT4_MAGIC, open::XFS_MAGIC].contains(&fs.magic) {
-                Journal::Ordered
-            } else {
-                Journal::Other
-            },
+            journal,
             fine_ctime: known && fs.magic != open::TMPFS_MAGIC && kernel_has_fine_ctime(),
             fine_rights: known && kernel_has_fine_ctime(),
             block: u32::try_from(fs.frsize).unwrap_or(4096),
             read_only: fs.read_only,
             no_clone: AtomicBool::new(false),
-            syncer: Arc::new(Syncer::new(verifier.clone())),
+            syncer: Arc::new(Syncer::new(verifier.clone(), journal)),
         })
     }
 

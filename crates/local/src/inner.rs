@@ -220,10 +220,11 @@ impl Inner {
         if !self.options.metadata_sync || fs.volatile {
             return Ok(());
         }
-        // An fsync writes out data too. Where the log can be synced by itself, a file that has much of it is spared that.
-        let by_itself = |inode: &Inode| fs.journal == Journal::Other || !inode.is_dirty();
+        // An fsync of a file writes its data out too, and is shared with nobody. Where the log can be synced by itself, that
+        // is done instead: whoever changes names and attributes at the same time shares one sync.
+        let each = fs.journal == Journal::Other;
         let (files, rest): (Vec<&Arc<Inode>>, Vec<&Arc<Inode>>) =
-            inodes.iter().copied().partition(|inode| inode.kind == FileKind::Regular && by_itself(inode));
+            inodes.iter().copied().partition(|inode| inode.kind == FileKind::Regular && each);
         let files = async {
             for inode in files {
                 self.commit_inode(inode).await?;

@@ -25,10 +25,33 @@ pub(crate) struct Fds {
     pub write: Option<Arc<OwnedFd>>,
 }
 
+/// The change attribute, and what it was made of.
 #[derive(Default)]
 struct Change {
     ctime: u64,
     value: u64,
+    /// Counts new values: who finds that it moved while he looked at the object has looked too early.
+    epoch: u64,
+}
+
+impl Change {
+    /// The value for `ctime`: the ctime itself, or more if that has been given out before or the clock went back.
+    fn of(&mut self, ctime: open::Time) -> u64 {
+        let ctime = nanos(ctime);
+        if self.value == 0 {
+            self.value = ctime;
+        } else if self.ctime != ctime {
+            self.raise(ctime);
+        }
+        self.ctime = ctime;
+        self.value
+    }
+
+    fn raise(&mut self, to: u64) -> u64 {
+        self.value = to.max(self.value.wrapping_add(1));
+        self.epoch += 1;
+        self.value
+    }
 }
 
 /// An object in use.
@@ -51,7 +74,7 @@ pub(crate) struct Inode {
     pub changing: AtomicU32,
     /// The sweep (by its number) in which a data descriptor was last used.
     pub used: AtomicU64,
-    /// Updates under way in this directory, and how many have begun.
+    /// Changes under way of this directory, in it or of it, and how many have begun.
     pub updates: Mutex<(u32, u64)>,
     change: Mutex<Change>,
     /// What users may do, as far as it has been asked.
@@ -113,18 +136,37 @@ impl Inode {
         Ok(stat)
     }
 
-    /// The change attribute that goes with `ctime`: the ctime itself, or more if that has been given out before or
-    /// the clock went back.
-    pub(crate) fn change(&self, ctime: open::Time) -> u64 {
-        let ctime = nanos(ctime);
-        let mut change = self.change.lock();
-        if change.value == 0 {
-            *change = Change { ctime, value: ctime };
-        } else if change.ctime != ctime {
-            change.value = ctime.max(change.value.wrapping_add(1));
-            change.ctime = ctime;
+    /// Its attributes, and the change attribute that goes with them. A value is never given out with attributes older
+    /// than those it was first given out with: a client that has seen the newer ones would take the older for as new,
+    /// and keep them. So one who was overtaken while he looked looks again.
+    pub(crate) fn stat_change(&self) -> Result<(Stat, u64), Error> {
+        for _ in 0..8 {
+            let epoch = self.change.lock().epoch;
+            let stat = self.stat()?;
+            let mut change = self.change.lock();
+            if change.epoch == epoch {
+                return Ok((stat, change.of(stat.ctime)));
+            }
         }
-        change.value
+        // So busy that every look is overtaken: a value of its own, which nobody has seen with newer attributes.
+        let stat = self.stat()?;
+        Ok((stat, self.change_more()))
+    }
+
+    /// Attributes that were taken a moment ago, or newer ones, and the change attribute that goes with them.
+    pub(crate) fn with_change(&self, stat: &Stat) -> (Stat, u64) {
+        let overtaken = !self.fs.fine_ctime || nanos(stat.ctime) < self.change.lock().ctime;
+        match overtaken.then(|| self.stat_change()) {
+            Some(Ok(now)) => now,
+            // Gone meanwhile: what it was is as good as anything.
+            Some(Err(_)) | None => (*stat, self.change(stat.ctime)),
+        }
+    }
+
+    /// The change attribute that goes with a `ctime` that was looked at a moment ago. Only for objects that nobody else
+    /// can have changed meanwhile, or where a value too many does no harm.
+    pub(crate) fn change(&self, ctime: open::Time) -> u64 {
+        self.change.lock().of(ctime)
     }
 
     /// Tells that the object was changed through us. Where ctime ticks coarsely this change may have left it as it was.
@@ -132,16 +174,14 @@ impl Inode {
         if !self.fs.fine_ctime {
             let mut change = self.change.lock();
             if change.value != 0 {
-                change.value = change.value.wrapping_add(1);
+                change.raise(0);
             }
         }
     }
 
     /// A new value of the change attribute, though ctime may be what it was.
     pub(crate) fn change_more(&self) -> u64 {
-        let mut change = self.change.lock();
-        change.value = change.value.wrapping_add(1);
-        change.value
+        self.change.lock().raise(0)
     }
 
     /// Fails unless it is a directory.

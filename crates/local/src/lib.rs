@@ -86,7 +86,7 @@ mod setattr;
 mod sync;
 mod xattr;
 
-pub use backend::Local;
+pub use backend::{Local, SyncCounts};
 pub use fsnum::{FileFsNumbers, FsNumbers, HashedFsNumbers};
 pub use inner::Report;
 pub use options::{HandleMode, OpenError, Options, Reflink};

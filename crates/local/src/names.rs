@@ -17,48 +17,67 @@ use crate::inode::Inode;
 use crate::rights::X;
 use crate::setattr::changes_after_create;
 
-/// An update of a directory that is under way.
-pub(crate) struct Update {
+/// A change of a directory that is under way: of a name in it, of its attributes, or its own move. It counts for as long
+/// as it lives, so that others do not call theirs atomic.
+pub(crate) struct DirChanging {
     dir: Arc<Inode>,
-    before: u64,
-    /// How many updates had begun in this directory, this one included.
+    /// How many had begun of this directory, this one included.
     begun: u64,
     /// No other was under way when this one began.
     alone: bool,
 }
 
+impl DirChanging {
+    pub(crate) fn begin(dir: &Arc<Inode>) -> DirChanging {
+        let mut updates = dir.updates.lock();
+        updates.0 += 1;
+        updates.1 += 1;
+        DirChanging { dir: dir.clone(), begun: updates.1, alone: updates.0 == 1 }
+    }
+
+    /// Whether no other change was under way at any time since this one began.
+    fn was_alone(&self) -> bool {
+        self.alone && self.dir.updates.lock().1 == self.begun
+    }
+}
+
+impl Drop for DirChanging {
+    fn drop(&mut self) {
+        self.dir.updates.lock().0 -= 1;
+    }
+}
+
+/// An update of a name in a directory, that tells the directory's change attribute before and after.
+///
+/// The two are read around the update, not with it. So they are `atomic` (RFC 8881 3.3.4: obtained atomically with the
+/// change) only if nothing else can have changed the directory between the two looks: no program of this machine, which
+/// is what `exclusive` promises, and no other request of any client, which is counted here. Without the promise it
+/// cannot be known: the kernel tells a time of change, but not how many changes there were.
+pub(crate) struct Update {
+    changing: DirChanging,
+    before: u64,
+}
+
 impl Update {
     pub(crate) fn begin(dir: &Arc<Inode>) -> Result<Update> {
-        let (alone, begun) = {
-            let mut updates = dir.updates.lock();
-            updates.0 += 1;
-            updates.1 += 1;
-            (updates.0 == 1, updates.1)
-        };
-        // From here on dropping it counts the update out.
-        let mut update = Update { dir: dir.clone(), before: 0, begun, alone };
-        update.before = dir.change(dir.stat()?.ctime);
-        Ok(update)
+        // Counted before the look.
+        let changing = DirChanging::begin(dir);
+        let (_, before) = dir.stat_change()?;
+        Ok(Update { changing, before })
     }
 
     /// The change of the directory; `exclusive` if nobody but this server changes it.
     pub(crate) fn end(self, exclusive: bool) -> Result<DirChange> {
-        self.dir.changed();
+        let Update { changing, before } = self;
+        changing.dir.changed();
         // Removed meanwhile by somebody: the update was real all the same.
-        let ctime = open::stat(&self.dir.path).map_err(sys)?.ctime;
-        let mut after = self.dir.change(ctime);
-        if after == self.before {
+        let mut after = changing.dir.stat_change().map_or_else(|_| changing.dir.change_more(), |(_, change)| change);
+        if after == before {
             // Something happened, whatever the filesystem's clock says.
-            after = self.dir.change_more();
+            after = changing.dir.change_more();
         }
-        let still_alone = self.dir.updates.lock().1 == self.begun;
-        Ok(DirChange { before: self.before, after, atomic: exclusive && self.alone && still_alone })
-    }
-}
-
-impl Drop for Update {
-    fn drop(&mut self) {
-        self.dir.updates.lock().0 -= 1;
+        // Asked after the look.
+        Ok(DirChange { before, after, atomic: exclusive && changing.was_alone() })
     }
 }
 
@@ -360,6 +379,7 @@ impl Inner {
         let from_update = Update::begin(from)?;
         // One directory counts as one update.
         let to_update = if from.handle == to.handle { None } else { Some(Update::begin(to)?) };
+        let mut moved_dir = None;
         let (moved, target) = self.as_user(user, || {
             let held = |dir: &Inode, name: &Name| {
                 self.with_descriptors(|| open::path_beneath(&dir.path, name.as_bytes(), self.crossing()))
@@ -374,6 +394,14 @@ impl Inner {
                 Err(Errno::XDEV) => return Err(ErrorKind::Busy.into()),
                 Err(e) => return Err(sys(e)),
             };
+            // A move changes the directory that moves, too.
+            if self.options.exclusive
+                && let Ok(fd) = moved.try_clone()
+                && let Ok((inode, _)) = self.child(from, old.as_bytes(), fd)
+                && inode.kind == FileKind::Directory
+            {
+                moved_dir = Some(DirChanging::begin(&inode));
+            }
             match node::rename(&from.path, old.as_bytes(), &to.path, new.as_bytes(), Replace::Allowed) {
                 Ok(()) => Ok((moved, target)),
                 // Kinds that do not go together, or a directory with entries (RFC 8881 18.26.3).
@@ -383,6 +411,7 @@ impl Inner {
                 Err(e) => Err(sys(e)),
             }
         })?;
+        drop(moved_dir);
         let from_change = from_update.end(self.options.exclusive)?;
         let to_change = match to_update {
             Some(update) => update.end(self.options.exclusive)?,
@@ -405,5 +434,114 @@ impl Inner {
         }
         self.note(to, new.as_bytes(), &handle, &fs);
         Ok(Moved { from: from_change, to: to_change, replaced })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use bytes::Bytes;
+    use dhow_vfs::SetAttr;
+    use std::sync::Barrier;
+
+    fn name(n: &str) -> Name {
+        Name::new(Bytes::copy_from_slice(n.as_bytes())).unwrap()
+    }
+
+    fn tree(exclusive: bool) -> (tempfile::TempDir, Arc<Inner>) {
+        let home = tempfile::tempdir().unwrap();
+        let mut options = Options::new(home.path());
+        options.exclusive = exclusive;
+        let inner = Arc::new(Inner::open(options).unwrap());
+        (home, inner)
+    }
+
+    /// RFC 8881 3.3.4: `atomic` only with nobody else in between, whatever it was that the other changed.
+    #[test]
+    fn overlapping_changes_are_not_atomic() {
+        let (_home, inner) = tree(true);
+        let (user, dir) = (Cred::root(), inner.root.clone());
+        let alone = inner.create(&user, &dir, &name("a"), &SetAttr::default(), None).unwrap().change;
+        assert!(alone.atomic && alone.before < alone.after);
+        let next = inner.remove(&user, &dir, &name("a")).unwrap().change;
+        assert!(next.atomic);
+        assert_eq!(alone.after, next.before, "nothing happened in between");
+
+        // One within the other, one after the other, one that failed: none is atomic but the last.
+        let outer = Update::begin(&dir).unwrap();
+        let inside = inner.create(&user, &dir, &name("b"), &SetAttr::default(), None).unwrap().change;
+        let outer = outer.end(true).unwrap();
+        assert!(!inside.atomic && !outer.atomic);
+        let (first, second) = (Update::begin(&dir).unwrap(), Update::begin(&dir).unwrap());
+        assert!(!first.end(true).unwrap().atomic);
+        assert!(!second.end(true).unwrap().atomic);
+        let failing = Update::begin(&dir).unwrap();
+        assert!(inner.remove(&user, &dir, &name("not there")).is_err());
+        assert!(!failing.end(true).unwrap().atomic);
+        assert!(inner.remove(&user, &dir, &name("b")).unwrap().change.atomic);
+
+        // Changes of the directory itself count as well: of its attributes, its extended attributes, its place.
+        let sub = inner.make(&user, &dir, &name("sub"), &Make::Directory, &SetAttr::default()).unwrap().inode;
+        let update = Update::begin(&sub).unwrap();
+        inner.setattr(&user, &sub, None, &SetAttr { mode: Some(0o711), ..SetAttr::default() }).unwrap();
+        assert!(!update.end(true).unwrap().atomic);
+        let update = Update::begin(&sub).unwrap();
+        inner.rename(&user, &dir, &name("sub"), &dir, &name("moved")).unwrap();
+        assert!(!update.end(true).unwrap().atomic);
+        assert!(Update::begin(&sub).unwrap().end(true).unwrap().atomic);
+        assert_eq!(dir.updates.lock().0, 0);
+    }
+
+    /// Without the promise that nobody else changes the tree, nothing is atomic.
+    #[test]
+    fn nothing_is_atomic_in_a_shared_tree() {
+        let (_home, inner) = tree(false);
+        let change = inner.create(&Cred::root(), &inner.root, &name("a"), &SetAttr::default(), None).unwrap().change;
+        assert!(!change.atomic && change.before < change.after);
+    }
+
+    /// Many at once: for each thread the values only grow, no two updates end with one value, and what is called atomic
+    /// overlaps nothing.
+    #[test]
+    fn change_attributes_only_grow() {
+        let (_home, inner) = tree(true);
+        let barrier = Arc::new(Barrier::new(5));
+        let threads: Vec<_> = (0..4)
+            .map(|t| {
+                let (inner, barrier) = (inner.clone(), barrier.clone());
+                std::thread::spawn(move || {
+                    barrier.wait();
+                    let mut changes = Vec::new();
+                    for n in 0..100 {
+                        let name = name(&format!("{t}-{n}"));
+                        let made = inner.create(&Cred::root(), &inner.root, &name, &SetAttr::default(), None).unwrap();
+                        changes.push(made.change);
+                    }
+                    changes
+                })
+            })
+            .collect();
+        barrier.wait();
+        // Somebody who looks meanwhile: the same value is never given out with fewer entries after more.
+        let mut seen: (u64, open::Time) = (0, inner.root.stat().unwrap().mtime);
+        for _ in 0..2000 {
+            let (stat, change) = inner.root.stat_change().unwrap();
+            let time = |t: open::Time| (t.sec, t.nsec);
+            assert!(change >= seen.0, "it went back");
+            assert!(change > seen.0 || time(stat.mtime) == time(seen.1), "one value for two states");
+            seen = (change, stat.mtime);
+        }
+        let mut all: Vec<DirChange> = Vec::new();
+        for thread in threads {
+            let changes = thread.join().unwrap();
+            assert!(changes.is_sorted_by(|a, b| a.after <= b.before), "{changes:?}");
+            all.extend(changes);
+        }
+        assert!(all.iter().all(|c| c.before < c.after));
+        for atomic in all.iter().filter(|c| c.atomic) {
+            let inside = all.iter().filter(|c| c.after > atomic.before && c.after < atomic.after).count();
+            assert_eq!(inside, 0, "{atomic:?}");
+        }
     }
 }

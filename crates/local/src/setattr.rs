@@ -9,6 +9,7 @@ use dhow_vfs::{Cred, ErrorKind, FileKind, OpenFile, Result, SetAttr, SetTime};
 use crate::error::sys;
 use crate::inner::Inner;
 use crate::inode::{Changing, Inode};
+use crate::names::DirChanging;
 use crate::rights::W;
 
 fn when(time: Option<SetTime>) -> node::SetTime {
@@ -28,6 +29,7 @@ impl Inner {
         open: Option<&OpenFile>,
         set: &SetAttr,
     ) -> Result<SetAttr> {
+        let _changing = (inode.kind == FileKind::Directory).then(|| DirChanging::begin(inode));
         let stat = inode.stat()?;
         let mut applied = SetAttr::default();
         if let Some(size) = set.size {

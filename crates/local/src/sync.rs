@@ -1,8 +1,10 @@
 //! fsync shared by those who wait for it.
 //!
 //! Requests join a *lane*. At most one batch of a lane is being synced; who comes meanwhile waits for the next one,
-//! together. The directories of one filesystem share a lane, since its journal is one; each file has a lane of its own,
-//! since its data may take long. That all fsyncs of a file go through its one lane matters for errors too: the kernel
+//! together. The directories of one filesystem share a lane, since its journal is one, and where that journal is ordered
+//! a batch of several directories costs one sync: a barrier that takes with it whatever came before. So hundreds of
+//! creates at once, in one directory or in many, share a handful of syncs. Each file has a lane of its own, since its
+//! data may take long. That all fsyncs of a file go through its one lane matters for errors too: the kernel
 //! tells a failed write-out to one fsync of a descriptor only, and the lane changes the write verifier before anybody
 //! hears of that fsync or of a later one.
 
@@ -109,17 +111,26 @@ pub(crate) struct Syncer {
     lanes: Mutex<HashMap<Lane, Batch>>,
     /// How many lanes run.
     running: AtomicU32,
+    /// Requests, and the calls of the kernel that they came to.
+    counts: [AtomicU64; 2],
+    journal: Journal,
     verifier: Arc<Verifier>,
 }
 
 impl Syncer {
-    pub(crate) fn new(verifier: Arc<Verifier>) -> Syncer {
-        Syncer { lanes: Mutex::default(), running: AtomicU32::new(0), verifier }
+    pub(crate) fn new(verifier: Arc<Verifier>, journal: Journal) -> Syncer {
+        Syncer { lanes: Mutex::default(), running: AtomicU32::new(0), counts: Default::default(), journal, verifier }
     }
 
     /// Whether an fsync is under way. Then updates of the filesystem may have to wait for its journal.
     pub(crate) fn is_busy(&self) -> bool {
         self.running.load(Ordering::Relaxed) > 0
+    }
+
+    /// Requests so far, and the syncs that they shared.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let [requests, syncs] = &self.counts;
+        (requests.load(Ordering::Relaxed), syncs.load(Ordering::Relaxed))
     }
 
     /// Makes the targets durable. All changes made before the call are covered when it returns `Ok`.
@@ -129,6 +140,8 @@ impl Syncer {
         lane: Lane,
         targets: Vec<Target>,
     ) -> Result<(), Errno> {
+        let [requests, _] = &self.counts;
+        requests.fetch_add(1, Ordering::Relaxed);
         let (done, wait) = oneshot::channel();
         let start = {
             let mut lanes = self.lanes.lock();
@@ -170,8 +183,10 @@ impl Syncer {
                     }
                 }
             };
+            let together = *lane == Lane::Meta && self.sync_together(&batch.targets);
+            let one = |target: &Target| if together { Ok(()) } else { self.sync_one(target) };
             let results: HashMap<Option<Handle>, Result<(), Errno>> =
-                batch.targets.into_iter().map(|(key, target)| (key, self.sync_one(&target))).collect();
+                batch.targets.into_iter().map(|(key, target)| (key, one(&target))).collect();
             for Waiter { keys, done } in batch.waiters {
                 let result = keys.iter().try_for_each(|key| results.get(key).copied().unwrap_or(Ok(())));
                 // Nobody may be waiting any more.
@@ -180,7 +195,27 @@ impl Syncer {
         }
     }
 
+    /// One barrier in place of several syncs. An fsync of each would be right too, but a directory that others go on
+    /// changing is in a later part of the log by the time it is its turn, which is then written once more. `false`:
+    /// there is nothing to share, or no barrier to be had; then each is synced, and says what its own error is.
+    fn sync_together(&self, targets: &HashMap<Option<Handle>, Target>) -> bool {
+        if self.journal != Journal::Ordered || targets.len() < 2 {
+            return false;
+        }
+        // A directory that was removed meanwhile takes no file.
+        let done = targets.values().take(3).any(|target| match target {
+            Target::File(_, fd) | Target::Filesystem(fd, _) => barrier(fd).is_ok(),
+        });
+        if done {
+            let [_, syncs] = &self.counts;
+            syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
     fn sync_one(&self, target: &Target) -> Result<(), Errno> {
+        let [_, syncs] = &self.counts;
+        syncs.fetch_add(1, Ordering::Relaxed);
         target.sync().inspect_err(|e| {
             tracing::error!("an fsync failed: {e}");
             self.verifier.change();
@@ -212,7 +247,7 @@ mod tests {
         let handle = |n: u8| Handle::new(&[n]).unwrap();
         let verifier = Arc::new(Verifier::fresh());
         let before = verifier.bytes();
-        let syncer = Arc::new(Syncer::new(verifier.clone()));
+        let syncer = Arc::new(Syncer::new(verifier.clone(), Journal::Other));
         let permits = Arc::new(Semaphore::new(2));
         let mut tasks = Vec::new();
         for n in 0..200 {
@@ -231,6 +266,59 @@ mod tests {
         }
         assert_ne!(verifier.bytes(), before);
         std::fs::remove_file(dir).unwrap();
+    }
+
+    /// C5: who comes while a sync is under way shares the next one, in one directory or in many.
+    #[tokio::test]
+    async fn hundreds_share_one_sync() {
+        let home = tempfile::tempdir().unwrap();
+        for (journal, dirs, syncs) in [
+            (Journal::Ordered, 1, 1),
+            (Journal::Ordered, 8, 1),
+            (Journal::Other, 1, 1),
+            // Where one sync says nothing of the others' changes, each directory needs its own.
+            (Journal::Other, 8, 8),
+        ] {
+            let fd = Arc::new(OwnedFd::from(std::fs::File::open(home.path()).unwrap()));
+            let syncer = Arc::new(Syncer::new(Arc::new(Verifier::fresh()), journal));
+            let permits = Arc::new(Semaphore::new(1));
+            let busy = permits.clone().acquire_owned().await.unwrap();
+            let mut all = Vec::new();
+            for n in 0..500_u32 {
+                let target = Target::File(Handle::new(&(n % dirs).to_be_bytes()).unwrap(), fd.clone());
+                all.push(Box::pin(syncer.sync(&permits, Lane::Meta, vec![target])));
+            }
+            for sync in &mut all {
+                assert!(futures_poll(sync.as_mut()).is_none());
+            }
+            drop(busy);
+            for sync in all {
+                sync.await.unwrap();
+            }
+            assert_eq!(syncer.counts(), (500, syncs), "{journal:?}, {dirs} directories");
+        }
+    }
+
+    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        match future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    /// A removed directory takes no barrier; its neighbours are synced all the same.
+    #[tokio::test]
+    async fn a_removed_directory_among_others() {
+        let home = tempfile::tempdir().unwrap();
+        let open = |path: &std::path::Path| Arc::new(OwnedFd::from(std::fs::File::open(path).unwrap()));
+        std::fs::create_dir(home.path().join("gone")).unwrap();
+        let (gone, there) = (open(&home.path().join("gone")), open(home.path()));
+        std::fs::remove_dir(home.path().join("gone")).unwrap();
+        let target = |n: u8, fd: &Arc<OwnedFd>| Target::File(Handle::new(&[n]).unwrap(), fd.clone());
+        for targets in [vec![target(1, &gone), target(2, &there)], vec![target(1, &gone), target(2, &gone)]] {
+            let syncer = Arc::new(Syncer::new(Arc::new(Verifier::fresh()), Journal::Ordered));
+            syncer.sync(&Arc::new(Semaphore::new(1)), Lane::Meta, targets).await.unwrap();
+        }
     }
 
     fn tempfile_in_tmp() -> std::path::PathBuf {

@@ -9,6 +9,7 @@ use dhow_vfs::{Cred, DirChange, Error, ErrorKind, Result, XattrSet};
 use crate::error::{as_kind, sys};
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::names::DirChanging;
 use crate::rights::R;
 
 const PREFIX: &[u8] = b"user.";
@@ -85,10 +86,11 @@ impl Inner {
     }
 
     fn around(&self, inode: &Arc<Inode>, change: impl FnOnce() -> Result<()>) -> Result<DirChange> {
-        let before = inode.change(inode.stat()?.ctime);
+        let _changing = DirChanging::begin(inode);
+        let (_, before) = inode.stat_change()?;
         change()?;
         inode.changed();
-        let after = inode.change(inode.stat()?.ctime);
+        let (_, after) = inode.stat_change()?;
         Ok(DirChange { before, after, atomic: false })
     }
 }

@@ -28,5 +28,6 @@ mod rpc;
 mod sessions;
 mod sparse;
 mod squash;
+mod storm;
 mod tree;
 mod xattrs;

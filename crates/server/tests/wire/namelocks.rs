@@ -1,7 +1,7 @@
 //! What updates of names wait for, and what they do not (C5; the rules are those of `dhow_dirlock`).
 
 use crate::common::Srv;
-use dhow_proto::v4::{ArgOp, FileHandle, Status, Verifier};
+use dhow_proto::v4::{ArgOp, FileHandle, ResOp, Status, Verifier};
 use dhow_testkit::fault::{Action, Call, Gate};
 use dhow_testkit::wire::{Client, ClientOptions, op};
 use std::sync::atomic::Ordering::Relaxed;
@@ -181,4 +181,34 @@ async fn a_wait_ends_in_delay() {
     creating.open();
     assert!(c.wait(first).await.status.is_ok());
     c.ok(&[op::put(&root), op::remove("n")]).await;
+}
+
+/// An OPEN of a name that is removed before the file is open finds what the name leads to then (RFC 8881 18.16: not
+/// STALE, which speaks of the current filehandle).
+#[tokio::test]
+async fn an_open_that_is_overtaken_by_a_remove() {
+    for create in [true, false] {
+        let srv = Srv::start().await;
+        let mut c = srv.client("c").await;
+        let root = c.walk("").await;
+        let made = c.create(&root, "f").await;
+        c.close(&made).await;
+        let opening = Gate::new();
+        srv.fault.rule(Call::Open, None, Action::Hold(opening.clone()), 1);
+        let owner = c.owner("o");
+        let open = match create {
+            true => op::open_create(owner, 3, 0, "f", 0o644),
+            false => op::open_name(owner, 3, 0, "f"),
+        };
+        let open = c.send(1, &[op::put(&root), open, op::getfh()]).await;
+        opening.arrived(1).await;
+        c.ok(&[op::put(&root), op::remove("f")]).await;
+        opening.open();
+        let res = c.wait(open).await;
+        if create {
+            assert!(matches!(res.results.last(), Some(ResOp::GetFh(Ok(fh))) if fh.object != made.fh), "{res:?}");
+        } else {
+            assert_eq!(res.status, Status::NOENT);
+        }
+    }
 }

@@ -55,6 +55,22 @@ struct Wish {
 }
 
 pub(crate) async fn run(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
+    // The name's lock is not held while the file is opened. If the file is removed in between, the name leads elsewhere
+    // or nowhere by now: look again, as if the OPEN had come a moment later.
+    if matches!(args.claim, OpenClaim::Null(_))
+        && matches!(args.how, WireHow::NoCreate | WireHow::Create(WireCreate::Unchecked(_)))
+    {
+        for _ in 1..TRIES {
+            match run_once(cx, args.clone()).await {
+                Err(Status::STALE) => {}
+                done => return done,
+            }
+        }
+    }
+    run_once(cx, args).await
+}
+
+async fn run_once(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
     let access = Share::from_bits(args.share_access & !WANTS).filter(|a| !a.is_empty()).ok_or(Status::INVAL)?;
     let deny = Share::from_bits(args.share_deny).ok_or(Status::INVAL)?;
     let claim = match &args.claim {

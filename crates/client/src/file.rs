@@ -390,6 +390,9 @@ impl File {
         let (fs, fh) = (self.fs.clone(), self.fh().clone());
         let mut after = named.clone();
         let mut both = false;
+        if let Some(other) = &other {
+            other.release_delegation().await;
+        }
         // Behind everything else: what goes wrong before leaves it to a CLOSE of its own. With its handle and ours there
         // are four operations more.
         if let Some((other, open_stateid)) = other.as_ref().and_then(|o| Some((o, o.stateid().ok()?)))
@@ -426,6 +429,15 @@ impl File {
         (named, other_closed)
     }
 
+    /// Before the file is closed: a delegation without an open would be kept for nothing.
+    async fn release_delegation(&self) {
+        if let Some(delegation) = self.open.delegation()
+            && let Err(e) = Box::pin(delegation.give_back()).await
+        {
+            tracing::debug!(error = %e, "cannot return a delegation");
+        }
+    }
+
     /// CLOSE with one operation before it and others behind it. What came of the first; and of the others, if they were
     /// sent with a CLOSE that succeeded.
     async fn close_with(self, before: Option<ArgOp>, after: &[ArgOp]) -> (Result<Option<Verifier>>, Option<Tail>) {
@@ -435,12 +447,7 @@ impl File {
             ops.extend_from_slice(after);
             ops
         };
-        // A delegation without an open would be kept for nothing.
-        if let Some(delegation) = self.open.delegation()
-            && let Err(e) = Box::pin(delegation.give_back()).await
-        {
-            tracing::debug!(error = %e, "cannot return a delegation");
-        }
+        self.release_delegation().await;
         let mut first_error = None;
         let mut verifier = None;
         let mut rest = None;

@@ -49,12 +49,16 @@ local_writes() {
     same there "$(as a cat $a/g)"
 }
 check "a local program's write recalls" local_writes
+private() { [ "$(as a stat -c %a $a/n4)" = 600 ]; }
+links() { [ "$(as a stat -c %h $a/n3)" = 2 ]; }
 names() {
     local n; for n in 1 2 3 4; do server "echo $n >data/n$n"; held a n$n; done
+    n=$(returned)
     as b rm $b/n1; as b mv $b/n2 $b/n2new; as b ln $b/n3 $b/n3link; as b chmod 600 $b/n4
+    at_least $((n + 4)) "$(returned)" "delegations returned"
     # (a's cache of names is another matter: it asks for them after a while.)
     must_fail "No such file|Stale" as a cat $a/n1
-    same 2 "$(as a cat $a/n2new)"; same 2 "$(as a stat -c %h $a/n3)"; same 600 "$(as a stat -c %a $a/n4)"; soon absent $a/n1
+    same 2 "$(as a cat $a/n2new)"; soon links; soon private; soon absent $a/n1
 }
 check "removals, renames, links and modes of the other are seen" names
 over() {    # SIGNAL FILE: with delegations held and files open

@@ -29,7 +29,7 @@ work() {
     [ -e d1/new ] && [ ! -e d2/e2/f2 ]; same "" "$(git status --porcelain)"
 }
 check "branch, merge" work
-gc() { cd $m/repo || return; git gc -q; git fsck; same 0 "$(git count-objects -v | sed -n 's/^count: //p')" "loose objects"; again $m /data; git -C $m/repo fsck --strict; }
+gc() { cd $m/repo || return; git gc -q; git fsck; same 0 "$(git count-objects -v | sed -n 's/^count: //p')" "loose objects"; cd /; again $m /data; git -C $m/repo fsck --strict; }
 check "gc, fsck after a new mount" gc
 # Commit after commit, a clone and a gc, while the server goes and comes.
 busy() {

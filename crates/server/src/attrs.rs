@@ -11,8 +11,10 @@ use crate::shared::ServerShared;
 use crate::v4::Fh;
 use bytes::Bytes;
 use dhow_proto::v4::attr::{self as a, WRITE_ONLY};
-use dhow_proto::v4::{Ace, Attrs, Bitmap, ChangeAttrType, Fattr, FileHandle, FileType, NfsTime, SpecData, Status};
-use dhow_proto::v4::{FsId, SetTime as WireSetTime};
+use dhow_proto::v4::{
+    Ace, Attrs, Bitmap, ByteStrings, ChangeAttrType, Fattr, FileHandle, FileType, FsId, FsLocations, NfsTime,
+    OpenArguments, SetTime as WireSetTime, SpecData, Status,
+};
 use dhow_vfs::{AclSet, Attr, FileKind, FsStat, NAME_MAX, SetAttr, SetTime, Time};
 use std::io::Write;
 use std::sync::Arc;
@@ -41,6 +43,7 @@ const ALWAYS: Bitmap = Bitmap::of(&[
     a::FILES_AVAIL,
     a::FILES_FREE,
     a::FILES_TOTAL,
+    a::FS_LOCATIONS,
     a::HOMOGENEOUS,
     a::MAXFILESIZE,
     a::MAXLINK,
@@ -71,7 +74,8 @@ const ALWAYS: Bitmap = Bitmap::of(&[
 ]);
 
 /// What minor version 2 and its extensions add.
-const MINOR2: Bitmap = Bitmap::of(&[a::SPACE_FREED, a::CHANGE_ATTR_TYPE, a::MODE_UMASK, a::XATTR_SUPPORT]);
+const MINOR2: Bitmap =
+    Bitmap::of(&[a::SPACE_FREED, a::CHANGE_ATTR_TYPE, a::MODE_UMASK, a::XATTR_SUPPORT, a::OFFLINE, a::OPEN_ARGUMENTS]);
 
 /// What SETATTR sets here.
 const SETS: Bitmap = Bitmap::of(&[
@@ -262,6 +266,10 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
             a::FILES_AVAIL => out.files_avail = stat.map(|s| s.files_avail),
             a::FILES_FREE => out.files_free = stat.map(|s| s.files_free),
             a::FILES_TOTAL => out.files_total = stat.map(|s| s.files_total),
+            // Nowhere else (RFC 8881 11.16: no locations, and a valid root).
+            a::FS_LOCATIONS => {
+                out.fs_locations = Some(FsLocations { root: path_of(&export.path), locations: Vec::new() });
+            }
             a::HOMOGENEOUS => out.homogeneous = Some(true),
             a::MAXFILESIZE => out.maxfilesize = Some(caps.max_file_size),
             a::MAXLINK => out.maxlink = Some(caps.max_links),
@@ -302,6 +310,9 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
                 let kind = if caps.change_is_time { ChangeAttrType::TIME_METADATA } else { ChangeAttrType::UNDEFINED };
                 out.change_attr_type = Some(kind);
             }
+            // All data is at hand (RFC 9754).
+            a::OFFLINE => out.offline = Some(false),
+            a::OPEN_ARGUMENTS => out.open_arguments = Some(open_arguments()),
             a::XATTR_SUPPORT => out.xattr_support = Some(caps.xattrs),
             _ => {}
         }
@@ -311,6 +322,26 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
 /// The attributes that OPEN with EXCLUSIVE4_1 can set (RFC 8881 18.16.3): those of any create.
 fn exclusive_create(all: &Bitmap) -> Bitmap {
     all.and(&SETS).without(a::MODE_SET_MASKED)
+}
+
+/// What OPEN understands here (`open_arguments4`, RFC 9754): values of each argument as numbers of bits.
+fn open_arguments() -> OpenArguments {
+    OpenArguments {
+        // OPEN4_SHARE_ACCESS_READ, WRITE, BOTH.
+        share_access: Bitmap::of(&[1, 2, 3]),
+        share_deny: Bitmap::of(&[0, 1, 2, 3]),
+        // WANT_ANY_DELEG, NO_DELEG, CANCEL: answered, if only by why there is none.
+        share_access_want: Bitmap::of(&[3, 4, 5]),
+        // CLAIM_NULL, PREVIOUS, FH.
+        open_claim: Bitmap::of(&[0, 1, 4]),
+        // UNCHECKED, GUARDED, EXCLUSIVE, EXCLUSIVE4_1.
+        create_mode: Bitmap::of(&[0, 1, 2, 3]),
+    }
+}
+
+/// The path of an export as `pathname4`.
+fn path_of(path: &str) -> ByteStrings {
+    ByteStrings(path.split('/').filter(|c| !c.is_empty()).map(|c| Bytes::copy_from_slice(c.as_bytes())).collect())
 }
 
 fn fsid(export: &Export, attr: &Attr) -> FsId {

@@ -44,6 +44,43 @@ pub fn status_of(kind: ErrorKind) -> Status {
     }
 }
 
+/// Whether a backend's error, or a name that is none, can have led to this status: then the operation at hand may have
+/// to say it otherwise.
+pub(crate) fn is_of_backend(status: Status) -> bool {
+    use ErrorKind as E;
+    const KINDS: &[ErrorKind] = &[
+        E::NotFound,
+        E::Exists,
+        E::Access,
+        E::Perm,
+        E::NotDir,
+        E::IsDir,
+        E::Symlink,
+        E::WrongType,
+        E::NotEmpty,
+        E::Invalid,
+        E::NameTooLong,
+        E::BadName,
+        E::NoSpace,
+        E::Quota,
+        E::ReadOnly,
+        E::Stale,
+        E::Io,
+        E::FileTooBig,
+        E::TooManyLinks,
+        E::CrossDevice,
+        E::NotSupported,
+        E::Delay,
+        E::BadCookie,
+        E::Busy,
+        E::Locked,
+        E::NoXattr,
+        E::XattrTooBig,
+        E::Fault,
+    ];
+    status == Status::BADCHAR || KINDS.iter().any(|kind| status_of(*kind) == status)
+}
+
 /// As [`status_of`]; logs what an administrator should know of.
 pub fn status(error: &Error) -> Status {
     match error.kind() {

@@ -43,3 +43,4 @@ pub use ids::{IdConfig, NameService};
 pub use netmatch::NetMatch;
 pub use server::{Running, Server, StartError};
 pub use shared::{ServerShared, StatusHook};
+pub use v4::compound::breach;

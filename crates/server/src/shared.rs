@@ -24,8 +24,9 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Called for every result: minor version, operation, status. For tests that check the operation table.
-pub type StatusHook = Arc<dyn Fn(u32, OpNum, Status) + Send + Sync>;
+/// Called for every result: minor version, operation, the status that was meant and the one that is sent. For tests that
+/// check the operation table, with [`breach`](crate::breach).
+pub type StatusHook = Arc<dyn Fn(u32, OpNum, Status, Status) + Send + Sync>;
 
 /// What was chosen for a server.
 pub(crate) struct Choices {

@@ -307,3 +307,149 @@ async fn access() {
     let status = c.status(&[op::put(&f.fh), op::access(0xffff_fe00)]).await;
     assert!(matches!(status, Status::OK | Status::INVAL));
 }
+
+/// What every POSIX filesystem can answer, and what it cannot: the whole table (RFC 8881 5.6, 5.7, RFC 7862 12.1,
+/// RFC 8275, RFC 8276, RFC 9754) by number, so that nothing comes or goes unnoticed.
+#[tokio::test]
+async fn the_whole_table() {
+    let srv = Srv::start().await;
+    for minor in [1, 2] {
+        let options = dhow_testkit::wire::ClientOptions { minor, ..dhow_testkit::wire::ClientOptions::named("c") };
+        let mut c = Client::connect(srv.addr, options).await;
+        let root = c.walk("").await;
+        let all = supported(&mut c, &root).await;
+        for n in 0..=95 {
+            let due = match n {
+                // No access control lists in memory, no backup bits, no quotas, no MIME types here.
+                ACL | ARCHIVE | HIDDEN | MIMETYPE | QUOTA_AVAIL_HARD | QUOTA_AVAIL_SOFT | QUOTA_USED | SYSTEM => false,
+                TIME_BACKUP => false,
+                // Numbers 0 to 55 are those of NFSv4.0.
+                0..=55 => true,
+                // Notifications, dacl and sacl, policies, layouts, retention: none of these.
+                56..=73 => false,
+                MODE_SET_MASKED | SUPPATTR_EXCLCREAT | FS_CHARSET_CAP => true,
+                CLONE_BLKSIZE | SPACE_FREED | CHANGE_ATTR_TYPE => minor >= 2,
+                SEC_LABEL => false,
+                MODE_UMASK | XATTR_SUPPORT | OFFLINE => minor >= 2,
+                OPEN_ARGUMENTS => minor >= 2,
+                // Whether delegations keep times is theirs to say; above are no numbers yet.
+                TIME_DELEG_ACCESS | TIME_DELEG_MODIFY => continue,
+                _ => false,
+            };
+            assert_eq!(all.contains(n), due, "{n} {:?} in 4.{minor}", attr::name(n));
+        }
+    }
+}
+
+/// suppattr_exclcreat (RFC 8881 5.8.1.14): exactly what an OPEN with EXCLUSIVE4_1 takes, one by one.
+#[tokio::test]
+async fn what_an_exclusive_create_takes() {
+    use dhow_proto::v4::ops::{CreateHow, OpenClaim, OpenHow, share};
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let told = c.attrs(&root, &[SUPPATTR_EXCLCREAT]).await.suppattr_exclcreat.unwrap();
+    let t = Some(SetTime::Client(NfsTime { secs: 5, nanos: 6 }));
+    let one = [
+        Attrs { size: Some(7), ..Attrs::default() },
+        Attrs { mode: Some(0o640), ..Attrs::default() },
+        Attrs { owner: Some("7".into()), ..Attrs::default() },
+        Attrs { owner_group: Some("8".into()), ..Attrs::default() },
+        Attrs { time_access_set: t, ..Attrs::default() },
+        Attrs { time_modify_set: t, ..Attrs::default() },
+        Attrs { mode_umask: Some(dhow_proto::v4::ModeUmask { mode: 0o666, umask: 0o22 }), ..Attrs::default() },
+        Attrs { mode_set_masked: Some(ModeMasked { value: 0, mask: 1 }), ..Attrs::default() },
+        Attrs { time_create: Some(NfsTime::default()), ..Attrs::default() },
+        Attrs { hidden: Some(true), ..Attrs::default() },
+        Attrs { acl: Some(Vec::new()), ..Attrs::default() },
+    ];
+    let mut taken = Bitmap::EMPTY;
+    for (i, attrs) in one.into_iter().enumerate() {
+        let (mask, owner) = (attrs.mask(), c.owner(format!("o{i}")));
+        let verifier = dhow_proto::v4::Verifier([i as u8; 8]);
+        let how = OpenHow::Create(CreateHow::Exclusive41 { verifier, attrs: attrs.into() });
+        let claim = OpenClaim::Null(format!("f{i}").into());
+        let open = op::open(owner, share::ACCESS_BOTH, share::DENY_NONE, how, claim);
+        let res = c.run(&[op::put(&root), open]).await;
+        match res.results.last() {
+            Some(ResOp::Open(Ok(ok))) => {
+                assert_eq!(ok.attrset, mask, "attrset is exact (case B40)");
+                taken = taken.or(&mask);
+            }
+            other => assert!(matches!(other, Some(ResOp::Open(Err(Status::ATTRNOTSUPP | Status::INVAL)))), "{other:?}"),
+        }
+    }
+    assert_eq!(taken, told);
+}
+
+/// fs_locations (11.16: the root, and nowhere else), offline and open_arguments (RFC 9754).
+#[tokio::test]
+async fn locations_and_arguments() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let a = c.attrs(&root, &[FS_LOCATIONS, OFFLINE, OPEN_ARGUMENTS]).await;
+    let locations = a.fs_locations.unwrap();
+    assert!(locations.root.0.is_empty() && locations.locations.is_empty(), "{locations:?}");
+    assert_eq!(a.offline, Some(false));
+    let args = a.open_arguments.unwrap();
+    assert_eq!(args.share_access, Bitmap::of(&[1, 2, 3]));
+    assert_eq!(args.share_deny, Bitmap::of(&[0, 1, 2, 3]));
+    assert!([0, 1, 4].iter().all(|claim| args.open_claim.contains(*claim)), "NULL, PREVIOUS, FH");
+    assert_eq!(args.create_mode, Bitmap::of(&[0, 1, 2, 3]));
+    // What is set by nobody is not settable.
+    for attrs in [Attrs { offline: Some(true), ..Attrs::default() }, Attrs { fileid: Some(2), ..Attrs::default() }] {
+        assert_eq!(set(&mut c, &root, attrs).await.0, Status::INVAL);
+    }
+}
+
+/// Over a directory of this machine: times as far as its filesystem has them (case B18), birth times, space, counts,
+/// names that are no UTF-8 (cases B14, B15), and numbers that are the same wherever they are shown (case B09).
+#[tokio::test]
+async fn of_a_real_filesystem() {
+    use std::os::unix::fs::MetadataExt;
+    for base in [std::env::temp_dir(), "/dev/shm".into()] {
+        if !base.is_dir() {
+            continue;
+        }
+        let t = crate::tree::Tree::with(&base, |_| {}, |_| {}).await;
+        let mut c = t.srv.client("c").await;
+        let root = c.walk("").await;
+        let f = c.create(&root, "f").await;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+        let a = c.attrs(&f.fh, &[TIME_CREATE, FILES_AVAIL, FILES_FREE, FILES_TOTAL, SPACE_AVAIL, SPACE_TOTAL]).await;
+        assert!((now - a.time_create.unwrap().secs).abs() < 600, "a birth time");
+        assert!(a.space_avail.unwrap() <= a.space_total.unwrap() && a.files_avail <= a.files_total);
+        // Before 1970, past 2038, past 2106: to the nanosecond, or to what the filesystem has; never another year.
+        for secs in [-315_619_200, -14_182_980, 2_208_988_800, 5_000_000_000] {
+            let time = NfsTime { secs, nanos: 250_000_000 };
+            let both = Some(SetTime::Client(time));
+            let attrs = Attrs { time_access_set: both, time_modify_set: both, ..Attrs::default() };
+            assert_eq!(set(&mut c, &f.fh, attrs).await.0, Status::OK, "{secs} on {}", base.display());
+            let got = c.attrs(&f.fh, &[TIME_MODIFY, TIME_ACCESS]).await;
+            assert_eq!((got.time_modify, got.time_access), (Some(time), Some(time)), "{secs} on {}", base.display());
+            let local = std::fs::metadata(t.path("export/f")).unwrap();
+            assert_eq!((local.mtime(), local.mtime_nsec()), (secs, 250_000_000));
+        }
+        // Far outside of any filesystem's range: the server says what it came to, or that it cannot.
+        let far = Some(SetTime::Client(NfsTime { secs: i64::MAX / 2, nanos: 0 }));
+        let (status, _) = set(&mut c, &f.fh, Attrs { time_modify_set: far, ..Attrs::default() }).await;
+        assert!(matches!(status, Status::OK | Status::INVAL), "{status:?}");
+        c.ok(&[op::put(&f.fh), op::getattr(&[TIME_MODIFY])]).await;
+        let names: [&[u8]; 4] = [b"\xe9", b"\xe8", b"\xff\xfe", "日本".as_bytes()];
+        for name in names {
+            let open = c.create(&root, name).await;
+            c.close(&open).await;
+        }
+        let res =
+            c.ok(&[op::put(&root), op::readdir(0, Default::default(), 32_768, &[FILEID, MOUNTED_ON_FILEID])]).await;
+        let Some(ResOp::Readdir(Ok(page))) = res.last() else { panic!("{res:?}") };
+        for name in names {
+            let entry = page.entries.iter().find(|e| e.name == name).expect("byte for byte");
+            let res = c.ok(&[op::put(&root), op::lookup(name), op::getattr(&[FILEID, MOUNTED_ON_FILEID])]).await;
+            let Some(ResOp::Getattr(Ok(got))) = res.last() else { panic!("{res:?}") };
+            assert_eq!(got.attrs.fileid, entry.attrs.fileid);
+            assert_eq!(got.attrs.mounted_on_fileid, entry.attrs.mounted_on_fileid);
+        }
+    }
+}

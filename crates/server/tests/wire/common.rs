@@ -1,7 +1,7 @@
 //! A whole server over a filesystem in memory, on a port of its own.
 
 use dhow_proto::v4::ops::share;
-use dhow_proto::v4::{CompoundRes, FileHandle, OpNum, ResOp, Stateid, Status, optable};
+use dhow_proto::v4::{CompoundRes, FileHandle, OpNum, ResOp, Stateid, Status};
 use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
 use dhow_testkit::memfs::{Clock, Options};
 use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op, sys};
@@ -66,14 +66,34 @@ impl Drop for Watched {
     }
 }
 
+/// The guard itself: a status that breaks the table fails the test in which it was sent.
+#[test]
+#[should_panic(expected = "NOENT")]
+fn a_breach_fails_its_test() {
+    let breach = dhow_server::breach(2, OpNum::COMMIT, Status::NOENT, Status::NOENT).expect("COMMIT looks no name up");
+    drop(Watched { running: None, faults: Arc::new(Mutex::new(BTreeSet::from([breach]))) });
+}
+
+/// What counts as one (RFC 8881 15.2, RFC 7862 11): foreign statuses, newer ones, and those that only the table stopped.
+#[test]
+fn breaches() {
+    let breach = dhow_server::breach;
+    assert_eq!(breach(2, OpNum::GETATTR, Status::OK, Status::OK), None);
+    assert_eq!(breach(2, OpNum::GETATTR, Status::STALE, Status::STALE), None);
+    assert!(breach(2, OpNum::GETATTR, Status::EXIST, Status::EXIST).is_some());
+    assert!(breach(1, OpNum::GETXATTR, Status::OK, Status::OK).is_some(), "not in that minor version");
+    assert!(breach(1, OpNum::READ, Status::OP_ILLEGAL, Status::OP_ILLEGAL).is_some());
+    let (meant, sent) = (Status::ROFS, Status::ACCESS);
+    assert_eq!(breach(2, OpNum::GETATTR, meant, sent), None, "a filesystem says what it likes");
+    assert!(breach(2, OpNum::GETATTR, Status::OLD_STATEID, Status::SERVERFAULT).is_some(), "our own code does not");
+}
+
 /// Starts a server on a configuration.
 pub async fn start(config: ServerConfig) -> (Watched, SocketAddr) {
     let faults: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let seen = faults.clone();
-    let hook = Arc::new(move |minor: u32, op: OpNum, status: Status| {
-        if !optable::allows(op, minor, status) {
-            seen.lock().unwrap().insert(format!("{status:?} of {op:?} in 4.{minor}"));
-        }
+    let hook = Arc::new(move |minor: u32, op: OpNum, meant: Status, sent: Status| {
+        seen.lock().unwrap().extend(dhow_server::breach(minor, op, meant, sent));
     });
     let running = Server::start_observed(config, Some(hook)).await.expect("the server starts");
     let addr = running.addresses()[0];

@@ -12,6 +12,7 @@ mod compound;
 mod concurrency;
 mod copy;
 mod deleg;
+mod faults;
 mod gates;
 mod handles;
 mod hostile;

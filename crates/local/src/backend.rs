@@ -9,7 +9,7 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
     FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow,
-    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Watch, WriteVerifier,
+    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Watch, WriteVerifier,
     WriterNotice, Written, XattrSet,
 };
 
@@ -513,6 +513,18 @@ impl Backend for Local {
     async fn statfs(&self, _cx: &Cx, handle: &Handle) -> Result<FsStat> {
         let inode = self.inner.inode(handle).await?;
         self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.statfs(&inode)).await
+    }
+
+    async fn quota(&self, _cx: &Cx, handle: &Handle, uid: u32) -> Result<Quota> {
+        let inode = self.inner.inode(handle).await?;
+        // The server's own question: a user may not ask for another's quota.
+        self.inner
+            .run(Inner::short(&inode.fs.clone()), move |_| {
+                let quota = dhow_sys::quota::of_user(&inode.fs.root, uid).map_err(crate::error::sys)?;
+                let limit = |bytes: u64| (bytes != 0).then_some(bytes);
+                Ok(Quota { used: quota.used, hard: limit(quota.hard), soft: limit(quota.soft) })
+            })
+            .await
     }
 
     async fn acl(&self, _cx: &Cx, handle: &Handle) -> Result<AclSet> {

@@ -357,6 +357,7 @@ fn probe_caps(options: &Options, fs: &Filesystem) -> Caps {
         symlinks: true,
         special: true,
         xattrs,
+        quotas: dhow_sys::quota::of_user(&fs.root, 0).is_ok(),
         acls: crate::acl::supported(&fs.root),
         clone,
         clone_block: if clone { fs.block } else { 0 },

@@ -15,7 +15,7 @@ use dhow_proto::v4::{
     Ace, Attrs, Bitmap, ByteStrings, ChangeAttrType, Fattr, FileHandle, FileType, FsId, FsLocations, NfsTime,
     OpenArguments, SetTime as WireSetTime, SpecData, Status,
 };
-use dhow_vfs::{AclSet, Attr, FileKind, FsStat, NAME_MAX, SetAttr, SetTime, Time};
+use dhow_vfs::{AclSet, Attr, FileKind, FsStat, NAME_MAX, Quota, SetAttr, SetTime, Time};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -94,6 +94,9 @@ const SETS: Bitmap = Bitmap::of(&[
 const OF_FILESYSTEM: Bitmap =
     Bitmap::of(&[a::FILES_AVAIL, a::FILES_FREE, a::FILES_TOTAL, a::SPACE_AVAIL, a::SPACE_FREE, a::SPACE_TOTAL]);
 
+/// What is asked of the quota of the object's owner.
+const OF_QUOTA: Bitmap = Bitmap::of(&[a::QUOTA_AVAIL_HARD, a::QUOTA_AVAIL_SOFT, a::QUOTA_USED]);
+
 /// What READDIR can answer from the entry alone.
 pub const OF_ENTRY: Bitmap = Bitmap::of(&[a::RDATTR_ERROR, a::MOUNTED_ON_FILEID]);
 
@@ -105,6 +108,9 @@ pub fn supported(export: &Export, minor: u32) -> Bitmap {
     let mut all = ALWAYS;
     if export.backend.caps().acls {
         all.set(a::ACL);
+    }
+    if export.backend.caps().quotas {
+        all = all.or(&OF_QUOTA);
     }
     if minor >= 2 {
         all = all.or(&MINOR2);
@@ -122,7 +128,8 @@ pub(crate) fn must_be_readable(wanted: &Bitmap) -> Result<(), Status> {
 
 /// Whether the filesystem must be asked for any of `wanted`.
 pub fn needs_statfs(wanted: &Bitmap) -> bool {
-    !wanted.and(&OF_FILESYSTEM).is_empty()
+    // What is left of a quota is no more than what is left of the filesystem.
+    !wanted.and(&OF_FILESYSTEM.or(&OF_QUOTA)).is_empty()
 }
 
 /// The object whose attributes are wanted.
@@ -141,12 +148,22 @@ pub(crate) struct Object<'a> {
 pub(crate) struct More {
     /// What the backend says of the filesystem.
     pub stat: Option<FsStat>,
+    /// The quota of the owner, whom every allocation to the object is counted against (RFC 8881 5.8.2.28 to 5.8.2.30).
+    quota: Option<Quota>,
     /// The access control list.
     acl: Option<Vec<Ace>>,
     /// The owner's name, if it is shown by name.
     owner: Option<Bytes>,
     /// The group's.
     group: Option<Bytes>,
+}
+
+impl More {
+    /// Bytes until a limit, or until the filesystem is full.
+    fn left(&self, limit: impl Fn(&Quota) -> Option<u64>) -> Option<u64> {
+        let (quota, avail) = (self.quota.as_ref()?, self.stat?.avail);
+        Some(limit(quota).map_or(avail, |limit| avail.min(limit.saturating_sub(quota.used))))
+    }
 }
 
 /// Asks for what the `wanted` attributes need besides those of the object; `stat` if it is known already.
@@ -163,6 +180,9 @@ pub(crate) async fn look_up(
     let mut more = More { stat, ..More::default() };
     if more.stat.is_none() && needs_statfs(wanted) {
         more.stat = Some(fh.backend().statfs(&fh.user, &fh.handle).await.or_status()?);
+    }
+    if !wanted.and(&OF_QUOTA).is_empty() && fh.backend().caps().quotas {
+        more.quota = Some(fh.backend().quota(&fh.user, &fh.handle, attr.uid).await.or_status()?);
     }
     if server.ids.shows_names() {
         if wanted.contains(a::OWNER) {
@@ -281,6 +301,9 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
             a::NUMLINKS => out.numlinks = Some(attr.nlink),
             a::OWNER => out.owner = Some(more.owner.clone().unwrap_or_else(|| number_text(attr.uid))),
             a::OWNER_GROUP => out.owner_group = Some(more.group.clone().unwrap_or_else(|| number_text(attr.gid))),
+            a::QUOTA_AVAIL_HARD => out.quota_avail_hard = more.left(|quota| quota.hard),
+            a::QUOTA_AVAIL_SOFT => out.quota_avail_soft = more.left(|quota| quota.soft.or(quota.hard)),
+            a::QUOTA_USED => out.quota_used = more.quota.map(|quota| quota.used),
             a::RAWDEV => out.rawdev = Some(SpecData { major: attr.rdev.0, minor: attr.rdev.1 }),
             a::SPACE_AVAIL => out.space_avail = stat.map(|s| s.avail),
             a::SPACE_FREE => out.space_free = stat.map(|s| s.free),
@@ -471,6 +494,17 @@ pub(crate) fn applied(asked: &Bitmap, applied: &SetAttr) -> Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_of_a_quota_rfc8881_5_8_2_28() {
+        let stat = Some(FsStat { avail: 1000, ..FsStat::default() });
+        let more = |used, hard, soft| More { stat, quota: Some(Quota { used, hard, soft }), ..More::default() };
+        assert_eq!(more(10, None, None).left(|q| q.hard), Some(1000), "no limit but the filesystem's");
+        assert_eq!(more(10, Some(100), None).left(|q| q.hard), Some(90));
+        assert_eq!(more(10, Some(5000), None).left(|q| q.hard), Some(1000));
+        assert_eq!(more(110, Some(200), Some(100)).left(|q| q.soft), Some(0), "past the soft limit");
+        assert_eq!(More::default().left(|q| q.hard), None);
+    }
 
     #[test]
     fn numbers_as_text() {

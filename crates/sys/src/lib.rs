@@ -19,6 +19,7 @@
 //! | [`ifaddr`] | addresses of network interfaces |
 //! | [`netns`] | network namespaces, TUN interfaces |
 //! | [`proc`] | resource limits, I/O priority, memory and processor time used |
+//! | [`quota`] | quotas of users |
 //!
 //! Objects are held by `O_PATH` descriptors where possible. Such a descriptor cannot be read or written, but
 //! every wrapper that needs an open file says so, and [`open::reopen`] makes one.
@@ -37,6 +38,7 @@ pub mod node;
 pub mod open;
 pub mod pool;
 pub mod proc;
+pub mod quota;
 pub mod xattr;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
     FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow,
-    PageLimit, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier,
+    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier,
     WriterNotice, Written, XattrSet,
 };
 use parking_lot::Mutex;
@@ -47,6 +47,7 @@ pub enum Call {
     TestLock,
     StatFs,
     Acl,
+    Quota,
     GetXattr,
     SetXattr,
     ListXattr,
@@ -475,6 +476,11 @@ impl Backend for Fault {
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat> {
         let fail = self.meet(Call::StatFs, Some(handle)).await?;
         end(self.inner.statfs(cx, handle).await, fail)
+    }
+
+    async fn quota(&self, cx: &Cx, handle: &Handle, uid: u32) -> Result<Quota> {
+        let fail = self.meet(Call::Quota, Some(handle)).await?;
+        end(self.inner.quota(cx, handle, uid).await, fail)
     }
 
     async fn acl(&self, cx: &Cx, handle: &Handle) -> Result<AclSet> {

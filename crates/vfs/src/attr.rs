@@ -153,6 +153,17 @@ pub struct DirChange {
     pub atomic: bool,
 }
 
+/// What a user may still take of a filesystem, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// Space in use.
+    pub used: u64,
+    /// What can never be passed, if there is such a limit.
+    pub hard: Option<u64>,
+    /// What can be passed for a while, if there is such a limit.
+    pub soft: Option<u64>,
+}
+
 /// Space and file counts of a filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FsStat {

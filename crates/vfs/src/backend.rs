@@ -7,7 +7,7 @@
 //! another server can forward them. An [`OpenFile`] is the backend's own token, one per OPEN that the server granted;
 //! the server hands it back with every READ and WRITE of that open, and to [`Backend::close`].
 
-use crate::{Access, AclSet, Attr, Cx, DirChange, ErrorKind, FsStat, Handle, Name, ObjectId, Result, SetAttr};
+use crate::{Access, AclSet, Attr, Cx, DirChange, ErrorKind, FsStat, Handle, Name, ObjectId, Quota, Result, SetAttr};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::any::Any;
@@ -30,6 +30,8 @@ pub struct Caps {
     pub special: bool,
     /// Extended attributes of users (RFC 8276).
     pub xattrs: bool,
+    /// [`Backend::quota`] works.
+    pub quotas: bool,
     /// [`Backend::acl`] works, and [`SetAttr::acl`] can be set.
     pub acls: bool,
     /// [`Backend::clone_range`] works.
@@ -568,6 +570,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Space and file counts of the filesystem that `handle` lies on.
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat>;
+
+    /// The quota of a user on the filesystem that `handle` lies on.
+    async fn quota(&self, _cx: &Cx, _handle: &Handle, _uid: u32) -> Result<Quota> {
+        Err(ErrorKind::NotSupported.into())
+    }
 
     /// The access control lists of an object. Needs no permission on the object itself.
     async fn acl(&self, _cx: &Cx, _handle: &Handle) -> Result<AclSet> {

@@ -29,7 +29,7 @@ pub mod pseudo;
 pub mod readonly;
 
 pub use acl::{AclEntry, AclSet, AclTag, PosixAcl};
-pub use attr::{Access, Attr, DirChange, FileKind, FsId, FsStat, SetAttr, SetTime, Time};
+pub use attr::{Access, Attr, DirChange, FileKind, FsId, FsStat, Quota, SetAttr, SetTime, Time};
 pub use backend::{
     Backend, Caps, Committed, CopySource, CreateHow, Created, Deny, DirEntry, DirPage, IoRef, LockKind, LockOwner,
     LockRange, Made, Make, Node, OpenAccess, OpenFile, OpenHow, PageLimit, ReadData, Removed, Renamed, SeekTo, Seeked,

@@ -90,6 +90,7 @@ impl Pseudo {
         }
         let caps = Caps {
             acls: false,
+            quotas: false,
             read_only: true,
             links: true,
             symlinks: true,

@@ -3,7 +3,7 @@
 use crate::{
     Access, AclSet, Attr, Backend, Caps, Committed, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind, FsStat,
     Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, ObjectId, OpenFile, OpenHow, PageLimit,
-    ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
+    Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, WriteVerifier, Written,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -189,6 +189,10 @@ impl Backend for ReadOnly {
 
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat> {
         self.inner.statfs(cx, handle).await
+    }
+
+    async fn quota(&self, cx: &Cx, handle: &Handle, uid: u32) -> Result<Quota> {
+        self.inner.quota(cx, handle, uid).await
     }
 
     async fn acl(&self, cx: &Cx, handle: &Handle) -> Result<AclSet> {

@@ -169,6 +169,7 @@ impl MemFs {
         options.handle_len = options.handle_len.clamp(16, HANDLE_MAX);
         let caps = Caps {
             acls: false,
+            quotas: false,
             read_only: false,
             links: true,
             symlinks: true,

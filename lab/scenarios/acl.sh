@@ -43,8 +43,8 @@ os.setxattr(\"data/f\", \"system.posix_acl_access\", struct.pack(\"<I\", 2) + b\
 }
 check "a list set on the server is shown and honoured" local_list
 refused() {
-    before=$(nfs4_getfacl $m/f)
-    must_fail "not supported|Invalid|failed" nfs4_setfacl -s A:f:EVERYONE@:R $m/f
+    before=$(nfs4_getfacl $m/f); mkdir -p $m/r
+    must_fail "not supported|Invalid|failed" nfs4_setfacl -s A:f:EVERYONE@:R $m/r
     must_fail "not supported|Invalid|failed" nfs4_setfacl -s D:g:1001:w,A::1001:W,A::EVERYONE@:R $m/f
     must_fail "not permitted|denied" user 1002 nfs4_setfacl -a A::1002:RW $m/f
     same "$before" "$(nfs4_getfacl $m/f)"
@@ -60,7 +60,7 @@ inherit() {
     # Without mode_umask (4.2) the client takes its umask off itself, and the mask with it.
     if [ "$LAB_VERS" = 4.2 ]; then
         same inherited "$(user 1001 cat $m/d/f)"; user 1001 sh -c "echo x >>$m/d/sub/f"
-        same "664 775" "$(stat -c %a $m/d/f $m/d/sub | tr '\n' ' ' | sed 's/ $//')"
+        same "660 771" "$(stat -c %a $m/d/f $m/d/sub | tr '\n' ' ' | sed 's/ $//')"
     else
         must_fail "Permission denied" user 1001 cat $m/d/f
     fi

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, AclSet, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cx, DirChange, DirPage, ErrorKind,
     FsStat, Handle, IoRef, LockKind, LockOwner, LockRange, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow,
-    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Watch, WriteVerifier,
-    WriterNotice, Written, XattrSet,
+    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Watch,
+    WriteVerifier, WriterNotice, Written, XattrSet,
 };
 
 use crate::inner::{Inner, Place, Report};

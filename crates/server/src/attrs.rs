@@ -353,10 +353,10 @@ fn open_arguments() -> OpenArguments {
         // OPEN4_SHARE_ACCESS_READ, WRITE, BOTH.
         share_access: Bitmap::of(&[1, 2, 3]),
         share_deny: Bitmap::of(&[0, 1, 2, 3]),
-        // WANT_ANY_DELEG, NO_DELEG, CANCEL: answered, if only by why there is none.
+        // WANT_ANY_DELEG, NO_DELEG, CANCEL: honoured, or answered by why not.
         share_access_want: Bitmap::of(&[3, 4, 5]),
-        // CLAIM_NULL, PREVIOUS, FH.
-        open_claim: Bitmap::of(&[0, 1, 4]),
+        // CLAIM_NULL, PREVIOUS, DELEGATE_CUR, FH, DELEG_CUR_FH.
+        open_claim: Bitmap::of(&[0, 1, 2, 4, 5]),
         // UNCHECKED, GUARDED, EXCLUSIVE, EXCLUSIVE4_1.
         create_mode: Bitmap::of(&[0, 1, 2, 3]),
     }

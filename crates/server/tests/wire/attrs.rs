@@ -395,7 +395,7 @@ async fn locations_and_arguments() {
     let args = a.open_arguments.unwrap();
     assert_eq!(args.share_access, Bitmap::of(&[1, 2, 3]));
     assert_eq!(args.share_deny, Bitmap::of(&[0, 1, 2, 3]));
-    assert!([0, 1, 4].iter().all(|claim| args.open_claim.contains(*claim)), "NULL, PREVIOUS, FH");
+    assert_eq!(args.open_claim, Bitmap::of(&[0, 1, 2, 4, 5]), "all but what outlives a restart of the client");
     assert_eq!(args.create_mode, Bitmap::of(&[0, 1, 2, 3]));
     // What is set by nobody is not settable.
     for attrs in [Attrs { offline: Some(true), ..Attrs::default() }, Attrs { fileid: Some(2), ..Attrs::default() }] {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # title: allocation, holes, SEEK_DATA and SEEK_HOLE
-# runs: 4.2 4.2-ext4 4.2-xfs 4.2-btrfs 4.1
+# runs: 4.2-dir 4.2-ext4 4.2-xfs 4.2-btrfs 4.1
 # timeout: 200
 . /share/scenario-lib.sh
 begin
@@ -60,5 +60,24 @@ sparse() { truncate -s 100M /tmp/sp; echo middle | dd of=/tmp/sp bs=1 seek=50000
 check "a sparse file stays sparse" sparse
 noroom() { must_fail "No space left|too large" fallocate -l 1P $m/huge; }
 check "allocating more than there is" noroom
+# Holes are punched, files copied with theirs, while the server goes and comes; a twin on this machine says what must be there.
+punching() {
+    python3 - $m/shaken /tmp/shaken "$1" <<'PY'
+import ctypes, os, random, sys
+libc = ctypes.CDLL(None, use_errno=True); libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+r, size = random.Random(9), 4 << 20
+files = [os.open(p, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for p in sys.argv[1:3]]
+for n in range(int(sys.argv[3])):
+    at, length, data = r.randrange(size), r.randrange(1, 300000), r.randbytes(50000)
+    for f in files:
+        os.pwrite(f, data, at)
+        if libc.fallocate(f, 3, at // 2, length): sys.exit(os.strerror(ctypes.get_errno()))
+        if n % 5 == 4: os.fsync(f)
+for f in files: os.fsync(f); os.close(f)
+PY
+    cmp /tmp/shaken $m/shaken; cp --sparse=always $m/shaken $m/shaken2; cp --reflink=never $m/shaken $m/shaken3
+    again $m /data; cmp /tmp/shaken $m/shaken; cmp /tmp/shaken $m/shaken2; cmp /tmp/shaken $m/shaken3
+}
+check "holes and sparse copies while the server is killed and ended" shaken "$(amount 2 8)" punching "$(amount 150 1500)"
 check "unmount" umount $m
 finish

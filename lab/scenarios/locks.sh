@@ -1,5 +1,5 @@
 #!/bin/bash
-# title: fcntl locks between two clients
+# title: fcntl and flock locks between two clients (case B42)
 # runs: 4.1 4.2
 # timeout: 200
 . /share/scenario-lib.sh

@@ -2,6 +2,7 @@
 # title: the server is killed and started again: opens and locks are still their holder's (case B31)
 # runs: 4.1-dir 4.2-dir
 # timeout: 300
+# lease: 20
 . /share/scenario-lib.sh
 begin
 
@@ -41,6 +42,26 @@ open_over() {
     same "before after" "$(as b cat /mnt/b/two | tr '\n' ' ' | sed 's/ $//')"
 }
 check "an open file can be written to after a restart" open_over
+cat >/tmp/count.py <<'PY'
+import fcntl, os, sys, time
+how = getattr(fcntl, sys.argv[2])
+for _ in range(int(sys.argv[3])):
+    with open(sys.argv[1], "r+") as f:
+        how(f, fcntl.LOCK_EX)
+        n = int(f.read()); f.seek(0); f.write("%d\n" % (n + 1)); f.truncate(); f.flush(); os.fsync(f.fileno())
+        time.sleep(0.05)
+        how(f, fcntl.LOCK_UN)
+PY
+counted() {     # fcntl and flock
+    local how=$1 n=$2 one two
+    echo 0 >/mnt/a/counter
+    as a python3 /tmp/count.py /mnt/a/counter "$how" "$n" & one=$!
+    as b python3 /tmp/count.py /mnt/b/counter "$how" "$n" & two=$!
+    wait $one; wait $two
+    same $((2 * n)) "$(cat /mnt/b/counter)"
+}
+check "a counter under fcntl locks loses nothing while the server is killed and ended" shaken "$(amount 2 8)" counted lockf "$(amount 30 200)"
+check "a counter under flock loses nothing while the server is killed and ended" shaken "$(amount 2 8)" counted flock "$(amount 30 200)"
 check "client a unmounts" umount /mnt/a
 check "client b unmounts" umount /mnt/b
 fresh() { restart TERM; mkdir -p /mnt/c; mnt /data /mnt/c && touch /mnt/c/three && umount /mnt/c; }

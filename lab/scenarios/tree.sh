@@ -8,6 +8,7 @@ begin
 # An export for others may be shown or not.
 roots() { mnt / /mnt/top; same "all data ro squash" "$(ls -I closed /mnt/top | tr '\n' ' ' | sed 's/ $//')"; umount /mnt/top; }
 need "mount" mnt /data /mnt/data
+# Case B41: the root and a named export can both be mounted.
 check "the pseudo-root lists the exports" roots
 check "the version is the one asked for" grep -q " /mnt/data nfs4 .*vers=$LAB_VERS" /proc/mounts
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{deps, lab, scan, words};
+use crate::{deps, lab, peers, scan, words};
 
 /// What a step came to.
 enum Outcome {
@@ -25,7 +25,7 @@ struct Step {
     run: Run,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step { name: "format", fast: true, run: format },
     Step { name: "unsafe", fast: true, run: |root| listed(&scan::unsafe_code(root)?) },
     Step { name: "purity", fast: true, run: |root| listed(&scan::purity(root)?) },
@@ -39,6 +39,7 @@ const STEPS: [Step; 14] = [
     Step { name: "docs", fast: false, run: docs },
     Step { name: "advisories", fast: false, run: advisories },
     Step { name: "release", fast: false, run: release },
+    Step { name: "peers", fast: false, run: peers_step },
     Step { name: "lab", fast: false, run: lab_step },
 ];
 
@@ -81,7 +82,7 @@ impl Options {
         if !self.only.is_empty() {
             return self.only.iter().any(|o| o == step.name);
         }
-        (step.fast || !self.fast) && !(self.no_lab && ["lab", "release"].contains(&step.name))
+        (step.fast || !self.fast) && !(self.no_lab && ["lab", "peers", "release"].contains(&step.name))
     }
 }
 
@@ -197,6 +198,14 @@ fn release(root: &Path) -> Result<Outcome> {
         return Ok(Outcome::LeftOut(format!("only the lab needs it; {why}")));
     }
     Ok(outcome(lab::build_binary(root)?))
+}
+
+/// The client library against servers of other people.
+fn peers_step(root: &Path) -> Result<Outcome> {
+    if let Some(why) = peers::why_not()? {
+        return Ok(Outcome::LeftOut(why));
+    }
+    Ok(outcome(peers::run(root)?))
 }
 
 fn lab_step(root: &Path) -> Result<Outcome> {

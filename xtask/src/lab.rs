@@ -1,7 +1,7 @@
 //! Runs the scenarios of `lab/scenarios` in Linux guests and prints one line per check.
 
 mod scenario;
-mod verdict;
+pub mod verdict;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -156,7 +156,8 @@ pub fn build_binary(root: &Path) -> Result<bool> {
     Ok(build(&["--package", "dhow"])? && build(&examples)?)
 }
 
-fn target_dir(root: &Path) -> PathBuf {
+/// Where cargo puts what it builds.
+pub fn target_dir(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 

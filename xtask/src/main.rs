@@ -4,6 +4,7 @@ mod check;
 mod deps;
 mod lab;
 mod manifest;
+mod peers;
 mod scan;
 mod source;
 mod words;

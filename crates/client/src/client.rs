@@ -263,9 +263,22 @@ impl Client {
                     Status::CONN_NOT_BOUND_TO_SESSION if name == OpNum::DESTROY_SESSION => {
                         let ops = vec![op.clone()];
                         let request = Request { internal: Some(Arc::clone(&session)), ..Request::new(ops) };
-                        let res = inner.execute(request).await?;
-                        res.status.ok().map_err(|status| Error::status(name, status))?;
-                        break;
+                        let status = match inner.execute(request).await {
+                            Ok(res) => res.status,
+                            Err(Error::Status { status, .. }) => status,
+                            Err(e) => return Err(e),
+                        };
+                        match status {
+                            Status::OK | Status::BADSESSION => break,
+                            // RFC 8881 section 2.10.3.1 has SEQUENCE associate the connection. A server that will not
+                            // (NFS-Ganesha, once 16 connections of the session have come and gone) leaves no way to
+                            // destroy it; nothing is open in it, and it ends with the lease.
+                            Status::CONN_NOT_BOUND_TO_SESSION => {
+                                tracing::debug!(server = %inner.config.server, "the session is left to its lease");
+                                return Ok(());
+                            }
+                            status => return Err(Error::status(name, status)),
+                        }
                     }
                     status => return Err(Error::status(name, status)),
                 }

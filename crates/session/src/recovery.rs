@@ -131,11 +131,11 @@ impl Recovery {
         self.phase == Phase::Ready
     }
 
-    /// Whether the session of `epoch` is the present one and not known to be lost: requests of the recovery itself
-    /// may be sent in it. Once it is lost they must end, since nothing but the recovery, which waits for them, makes
-    /// another.
+    /// Whether the session of `epoch` is the present one and not known to be lost: requests of the recovery itself, and
+    /// the last ones of a client that is being closed, may be sent in it. Once it is lost they must end, since nothing
+    /// but the recovery, which waits for them, makes another.
     pub fn holds(&self, epoch: Epoch) -> bool {
-        epoch == self.epoch && matches!(self.phase, Phase::Ready | Phase::Reclaiming | Phase::Completing)
+        epoch == self.epoch && !matches!(self.phase, Phase::NoClient | Phase::NoSession | Phase::Failed(_))
     }
 
     /// EXCHANGE_ID was answered.
@@ -288,7 +288,7 @@ impl Recovery {
 
     fn fall_back(&mut self, epoch: Epoch, to: Phase) -> bool {
         // During Reclaiming and Completing requests of the recovery itself are under way, and may learn of a loss.
-        let current = self.holds(epoch);
+        let current = epoch == self.epoch && matches!(self.phase, Phase::Ready | Phase::Reclaiming | Phase::Completing);
         if current {
             self.phase = to;
         }

@@ -35,6 +35,13 @@ impl Known {
         Ok(Self { rows: rows.collect::<Result<_>>()? })
     }
 
+    /// The checks listed under a label.
+    pub fn checks<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a str> {
+        self.rows
+            .iter()
+            .filter_map(move |(name, _)| name.split_once(" / ").filter(|(l, _)| *l == label).map(|(_, c)| c))
+    }
+
     fn reason(&self, label: &str, check: &str) -> Option<&str> {
         let wanted = format!("{label} / {check}");
         self.rows.iter().find(|(name, _)| *name == wanted).map(|(_, reason)| reason.as_str())

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 /// What outlives a server.
 pub struct Place {
+    pub fs: Arc<MemFs>,
     pub fault: Arc<Fault>,
     pub store: Arc<dyn StableStore>,
     pub identity: Identity,
@@ -22,7 +23,8 @@ impl Place {
     pub fn new() -> Self {
         let fs = MemFs::with(Options { clock: Clock::System, ..Options::default() });
         Self {
-            fault: Fault::new(fs),
+            fault: Fault::new(fs.clone()),
+            fs,
             store: Arc::new(MemoryStore::default()),
             identity: Identity::ephemeral().unwrap(),
             lease: Duration::from_secs(90),

@@ -8,6 +8,7 @@ mod conformance;
 mod copies;
 mod deleg;
 mod distrust;
+mod goodbye;
 mod once;
 mod restart;
 mod script;

@@ -4,10 +4,11 @@ use crate::common::pair;
 use bytes::Bytes;
 use dhow_client::v4::ops::share;
 use dhow_client::v4::{Attrs, StableHow, Status};
-use dhow_client::{CopyOptions, Create, OpenOptions, Pipeline, PutOptions, STAT};
+use dhow_client::{CopyOptions, Create, Error, OpenOptions, Pipeline, PutOptions, STAT};
 use dhow_testkit::fault::{Action, Call};
 use dhow_vfs::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[tokio::test]
 async fn common_things_take_one_round_trip() {
@@ -218,6 +219,48 @@ async fn errors_of_pipelined_writes_reach_the_caller() {
     place.fault.clear(Call::Write);
     Arc::into_inner(file).map(|f| f.close()).unwrap().await.unwrap();
     client.close().await.unwrap();
+}
+
+/// Case B53: a COMMIT that the server sits on holds up its caller alone, who may give up; what was not committed when
+/// the server restarts is reported, so that it is written again.
+#[tokio::test]
+async fn a_stalled_commit_can_be_left() {
+    let (place, running, client) = pair().await;
+    let fs = client.fs();
+    let open = OpenOptions::read_write().create(Create::IfMissing, 0o644);
+    let file = Arc::new(fs.open("f", &open).await.unwrap());
+    let mut stream = file.write_stream(Pipeline::default(), StableHow::UNSTABLE).await.unwrap();
+    stream.push(0, Bytes::from_static(b"not safe yet")).await.unwrap();
+    while fs.stat("f").await.unwrap().attrs.size != Some(12) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let gate = place.fault.hold(Call::Commit);
+    let left = {
+        let file = file.clone();
+        tokio::spawn(async move { file.commit(0, 0).await })
+    };
+    gate.arrived(1).await;
+    left.abort();
+    assert!(left.await.unwrap_err().is_cancelled());
+    for _ in 0..10 {
+        fs.stat("f").await.unwrap();
+    }
+    gate.open();
+    place.fault.clear(Call::Commit);
+    // The server that took the data goes away before it made it safe.
+    let addr = running.addresses()[0];
+    running.shutdown().await;
+    place.fs.crash();
+    let running = place.start_at(addr, |_| {}).await;
+    let finished = stream.finish(true).await;
+    assert!(matches!(finished, Err(Error::WritesLost)), "{finished:?}");
+    let mut stream = file.write_stream(Pipeline::default(), StableHow::UNSTABLE).await.unwrap();
+    stream.push(0, Bytes::from_static(b"not safe yet")).await.unwrap();
+    stream.finish(true).await.unwrap();
+    assert_eq!(file.read_at(0, 100).await.unwrap().data, "not safe yet");
+    Arc::into_inner(file).map(|f| f.close()).unwrap().await.unwrap();
+    client.close().await.unwrap();
+    running.shutdown().await;
 }
 
 /// Case B44: a slow request delays only itself.

@@ -238,3 +238,22 @@ async fn many_locks() {
     assert!(matches!(test(&mut b, &g.fh, owner, W, 4990, 1).await, LocktRes::Denied(_)));
     a.ok(&[op::put(&f.fh), op::locku(s, 0, u64::MAX)]).await;
 }
+
+/// Case K22: the denial of a lock whose holder has the longest owner there may be (1024 bytes, RFC 8881 3.3.17) is kept
+/// whole, and replayed whole.
+#[tokio::test]
+async fn the_longest_owner_is_replayed() {
+    let srv = Srv::start().await;
+    let (mut a, f, mut b, g) = two(&srv).await;
+    let owner = StateOwner { owner: vec![b'o'; 1024].into(), ..a.owner("") };
+    lock(&mut a, &f.fh, op::lock_new(f.stateid, owner.clone(), W, 0, 10)).await.unwrap();
+    let request = b.sequenced(0, &[op::put(&g.fh), op::lock_new(g.stateid, b.owner("me"), W, 0, 10)]);
+    let first = b.wire.compound(2, &request).await;
+    match first.results.last() {
+        Some(ResOp::Lock(LockRes::Denied(denied))) => assert_eq!(denied.owner.owner, owner.owner),
+        other => panic!("{other:?}"),
+    }
+    for _ in 0..3 {
+        assert_eq!(b.wire.compound(2, &request).await, first);
+    }
+}

@@ -270,3 +270,26 @@ async fn links_are_no_directories() {
     }
     assert_eq!(srv.fs.object_count(), 3);
 }
+
+/// Case B48: the companions in which a client without named attributes keeps its own (`._name`) are plain files, and the
+/// two live and die by themselves.
+#[tokio::test]
+async fn companions_are_plain_files() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    for name in ["f", "._f"] {
+        let open = c.create(&root, name).await;
+        c.write(&open, 0, name.as_bytes()).await;
+        c.close(&open).await;
+    }
+    c.ok(&[op::root(), ArgOp::SaveFh, op::rename("f", "g")]).await;
+    assert_eq!(last(&c.run(&[op::root(), op::lookup("._g")]).await).1, Status::NOENT, "that is the client's to rename");
+    c.ok(&[op::root(), ArgOp::SaveFh, op::rename("._f", "._g")]).await;
+    c.ok(&[op::root(), op::lookup("g"), ArgOp::SaveFh, op::root(), op::link("h")]).await;
+    assert_eq!(last(&c.run(&[op::root(), op::lookup("._h")]).await).1, Status::NOENT);
+    c.ok(&[op::root(), op::remove("g")]).await;
+    c.ok(&[op::root(), op::lookup("._g")]).await;
+    c.ok(&[op::root(), op::remove("._g")]).await;
+    assert_eq!(last(&c.run(&[op::root(), op::lookup("._g")]).await).1, Status::NOENT);
+}

@@ -255,6 +255,10 @@ fn what_the_recovery_sends_ends_with_its_session() {
         assert!(r.session_lost(Epoch(2)), "the connection could not be bound: BADSESSION");
         assert!(!r.holds(Epoch(2)));
     }
+    // A client that is being closed still says goodbye in its session, and learns of no loss any more.
+    let mut r = ready();
+    r.close();
+    assert!(r.holds(Epoch(1)) && !r.session_lost(Epoch(1)) && r.step() == Step::Closed);
 }
 
 /// RFC 8881 section 18.36.4: one sequence for all CREATE_SESSIONs of a client ID; an answer that was lost comes again.

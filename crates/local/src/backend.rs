@@ -19,7 +19,7 @@ use crate::io::LocalOpen;
 use crate::locks::of_open;
 use crate::mover::End;
 use crate::options::{OpenError, Options};
-use crate::sync::{Lane, Target};
+use crate::sync::{Journal, Lane, Target};
 
 /// Unstable writes up to this size are made on the runtime's threads.
 const SHORT_WRITE: usize = 64 << 10;
@@ -238,8 +238,17 @@ impl Backend for Local {
             .await?;
         // What the log speaks of does not outlive a crash on such a filesystem.
         let log = new.log.filter(|_| self.inner.options.metadata_sync && !dir.fs.volatile);
+        // The log's record came after the create in the one journal that both are in: its sync takes the create along.
+        let together =
+            log.is_some() && dir.fs.journal == Journal::Ordered && self.inner.exclusive.dev() == Some(dir.fs.dev);
         let settle = async {
-            if new.sync_inode { self.inner.settle(&[&new.inode, &dir]).await } else { self.inner.settle(&[&dir]).await }
+            if together {
+                Ok(())
+            } else if new.sync_inode {
+                self.inner.settle(&[&new.inode, &dir]).await
+            } else {
+                self.inner.settle(&[&dir]).await
+            }
         };
         let sync_log = async {
             match log.zip(Handle::new(b"exclusive creates")) {
@@ -276,15 +285,20 @@ impl Backend for Local {
     async fn link(&self, cx: &Cx, file: &Handle, dir: &Handle, name: &Name) -> Result<DirChange> {
         let file = self.inner.inode(file).await?;
         let dir = self.inner.inode(dir).await?;
-        let (user, name, at) = (cx.cred.clone(), name.clone(), dir.clone());
+        let (user, name, at, linked) = (cx.cred.clone(), name.clone(), dir.clone(), file.clone());
         let change = self
             .inner
             .run(Inner::update(&dir.fs), move |inner| {
-                file.stat()?;
-                inner.link(&user, &file, &at, &name)
+                linked.stat()?;
+                inner.link(&user, &linked, &at, &name)
             })
             .await?;
-        self.inner.settle(&[&dir]).await?;
+        // The file counts its links.
+        if dir.fs.dir_sync_covers_new {
+            self.inner.settle(&[&dir]).await?;
+        } else {
+            self.inner.settle(&[&file, &dir]).await?;
+        }
         Ok(change)
     }
 

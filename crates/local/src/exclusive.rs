@@ -3,7 +3,8 @@
 //! A client that gets no answer to an exclusive create sends it again, with the same verifier, and must then find the
 //! file it made. Other servers hide the verifier in the file's times; here it is kept beside the tree: in memory and in
 //! a log in the state directory, for the last 65 536 exclusive creates. With `metadata_sync` the log is synced together
-//! with the new file.
+//! with the new file; where both lie in one filesystem with an ordered journal, the log's sync is all there is, for its
+//! record comes after everything else that the create changes.
 //!
 //! ```text
 //! record := length(1) handle verifier(8) sum(4)
@@ -13,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,6 +36,8 @@ struct Table {
 pub(crate) struct Exclusive {
     table: Mutex<Table>,
     path: Option<PathBuf>,
+    /// The device that the log lies on.
+    dev: Option<u64>,
 }
 
 fn sum(bytes: &[u8]) -> u32 {
@@ -81,7 +85,13 @@ impl Exclusive {
                 table.rewrite(path)?;
             }
         }
-        Ok(Exclusive { table: Mutex::new(table), path })
+        let dev = table.log.as_ref().and_then(|log| log.metadata().ok()).map(|meta| meta.dev());
+        Ok(Exclusive { table: Mutex::new(table), path, dev })
+    }
+
+    /// The device that the log lies on.
+    pub(crate) fn dev(&self) -> Option<u64> {
+        self.dev
     }
 
     /// The verifier with which a file was made.

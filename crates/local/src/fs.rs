@@ -100,9 +100,12 @@ impl Filesystem {
             (None, _) => FsId { major: u64::from(number), minor: 0 },
         };
         let journal = match fs.magic {
-            open::EXT4_MAGIC | open::XFS_MAGIC => Journal::Ordered,
+            open::XFS_MAGIC => Journal::Ordered,
+            open::EXT4_MAGIC if ext4_has_journal(stat.dev) => Journal::Ordered,
             _ => Journal::Other,
         };
+        // ext4 (and ext2, which has its number) without a journal writes out what it is asked for, and no more.
+        let bare = fs.magic == open::EXT4_MAGIC && journal == Journal::Other;
         Ok(Filesystem {
             number,
             fsid,
@@ -115,7 +118,7 @@ impl Filesystem {
             openable: support == kernel::Support::Full,
             fast: known,
             volatile: fs.magic == open::TMPFS_MAGIC,
-            dir_sync_covers_new: known,
+            dir_sync_covers_new: known && !bare,
             journal,
             fine_ctime: known && fs.magic != open::TMPFS_MAGIC && kernel_has_fine_ctime(),
             fine_rights: known && kernel_has_fine_ctime(),
@@ -144,6 +147,17 @@ impl Filesystem {
     pub(crate) fn needs_hint(&self, handle: &Handle) -> bool {
         !self.openable || matches!(handle::parse(handle), Some(Parsed::Number { .. }))
     }
+}
+
+/// Whether the ext4 on this device keeps a journal: it can be made without one, and then a sync of one object says nothing
+/// of others. Not known counts as no.
+fn ext4_has_journal(dev: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let Ok(device) = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")) else { return false };
+    let Some(name) = device.file_name() else { return false };
+    // The process that writes the journal, by its number.
+    let task = std::fs::read_to_string(std::path::Path::new("/sys/fs/ext4").join(name).join("journal_task"));
+    task.is_ok_and(|task| task.trim().parse::<u32>().is_ok())
 }
 
 /// Linux 6.13 gave the common filesystems a ctime that is never the same for two changes between which somebody

@@ -219,6 +219,8 @@ impl Inner {
             fds.write = Some(fd);
         }
         self.activate(&inode);
+        let applied = self.set_new(user, &inode, None, set)?;
+        // Last, so that a sync of the log covers all of the above where the journal is one.
         let log = match verifier {
             Some(verifier) => self.exclusive.add(&inode.handle, verifier).unwrap_or_else(|e| {
                 tracing::warn!("cannot log the verifier of an exclusive create: {e}");
@@ -226,7 +228,6 @@ impl Inner {
             }),
             None => None,
         };
-        let applied = self.set_new(user, &inode, None, set)?;
         let change = update.end(self.options.exclusive)?;
         let stat = inode.stat()?;
         let sync_inode = !dir.fs.dir_sync_covers_new || changes_after_create(set);

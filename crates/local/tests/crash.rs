@@ -117,3 +117,58 @@ async fn without_metadata_sync_a_crash_may_lose_names() {
         assert!(lost > 0, "{kind}: every name was on the disk at once");
     }
 }
+
+/// C5: creates that share syncs are durable all the same, each when its reply comes: in one directory and in several,
+/// exclusive ones whose log lies in the same filesystem or in another, with attributes that are set after the create.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_creates_at_once_are_durable() {
+    let bare: &[&str] = &["-O", "^has_journal"];
+    for (kind, mib, options, mkfs) in [KINDS[0], KINDS[1]]
+        .map(|(kind, mib, options)| (kind, mib, options, &[][..]))
+        .into_iter()
+        .chain([("ext4", 64, "loop", bare)])
+    {
+        for log_inside in [true, false] {
+            let Some(mount) = Mount::image_with(kind, mib, mkfs) else { continue };
+            let outside = tempfile::tempdir().unwrap();
+            let tree = Tree::at(mount.path(), |o| {
+                // By default it lies beside the tree.
+                if !log_inside {
+                    o.state_dir = Some(outside.path().to_owned());
+                }
+            })
+            .await;
+            let crash = Crash { mount: &mount, options, tree: &tree };
+            let mut dirs = Vec::new();
+            for d in 0..4 {
+                dirs.push(tree.mkdir(&root(), &tree.root, &format!("d{d}"), 0o755).await);
+            }
+            let made: Vec<_> = (0..64_u32)
+                .map(|n| {
+                    let (local, dir) = (tree.local.clone(), dirs[n as usize % 4].clone());
+                    tokio::spawn(async move {
+                        let uid = (n % 3 == 0).then_some(1000 + n);
+                        let set = SetAttr { mode: Some(0o640), uid, ..SetAttr::default() };
+                        let verifier = (n % 8 < 4).then(|| u64::from(n).to_be_bytes());
+                        let how = CreateHow { set, verifier };
+                        let made = local.create(&root(), &dir, &name(&format!("f{n}")), &how).await.unwrap();
+                        local.close(made.open).await;
+                    })
+                })
+                .collect();
+            for task in made {
+                task.await.unwrap();
+            }
+            crash.look(|path| {
+                for n in 0..64_u32 {
+                    let found = std::fs::symlink_metadata(path.join(format!("d{}/f{n}", n % 4)));
+                    let found = found.unwrap_or_else(|e| panic!("{kind} {mkfs:?} {log_inside}: f{n}: {e}"));
+                    assert_eq!(found.mode() & 0o7777, 0o640, "{kind} {mkfs:?} {log_inside}: f{n}");
+                    if n % 3 == 0 {
+                        assert_eq!(found.uid(), 1000 + n, "{kind} {mkfs:?} {log_inside}: f{n}");
+                    }
+                }
+            });
+        }
+    }
+}

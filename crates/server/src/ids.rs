@@ -8,7 +8,7 @@
 //! time, each answer waited for only so long, and answers are kept, those that say "unknown" or failed for a shorter
 //! while (case B37: a look-up that failed must not lock anybody out for long).
 //!
-//! Owner: one [`Ids`] for the server. What fails: an unknown or unreachable name is a number on the way out and BADOWNER
+//! Owner: one `Ids` for the server. What fails: an unknown or unreachable name is a number on the way out and BADOWNER
 //! on the way in; unknown groups leave the credential's own in force.
 
 use bytes::Bytes;

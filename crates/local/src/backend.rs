@@ -14,7 +14,7 @@ use dhow_vfs::{
 };
 
 use crate::inner::{Inner, Place, Report};
-use crate::inode::{Changing, Inode};
+use crate::inode::Inode;
 use crate::io::LocalOpen;
 use crate::locks::of_open;
 use crate::mover::End;
@@ -23,7 +23,7 @@ use crate::sync::{Journal, Lane, Target};
 
 /// Unstable writes up to this size are made on the runtime's threads.
 const SHORT_WRITE: usize = 64 << 10;
-/// The same where all data is in memory, some 0.3 ms for each mebibyte.
+/// The same where nothing is waited for, some 0.3 ms for each mebibyte.
 const LONG_WRITE: usize = 4 << 20;
 
 /// A local directory tree.
@@ -387,26 +387,39 @@ impl Backend for Local {
     async fn write(&self, cx: &Cx, file: IoRef<'_>, offset: u64, data: Bytes, want: Stability) -> Result<Written> {
         let inode = self.io_inode(&file).await?;
         let want = if self.inner.too_many_dirty() { Stability::FileSync } else { want };
-        let changing = Changing::new(&inode);
-        let place = match data.len() {
-            ..=SHORT_WRITE => Inner::update(&inode.fs),
-            // Where all data is in memory a write waits for nothing but others to the same file, and is cheapest while the
-            // data is in this processor's cache. Of many to one file one is made here and the others wait in the pool,
-            // so that a file that is busy for long (reserving space, say) takes no thread from everybody else.
-            ..=LONG_WRITE if inode.fs.volatile && changing.alone => Inner::update(&inode.fs),
-            _ => Place::Pool,
-        };
         // The verifier of before: a loss that comes to light after the write concerns its data too.
         let verifier = self.inner.verifier.bytes();
-        let (user, open, target) = (cx.cred.clone(), file.open.cloned(), inode.clone());
-        let count = self
-            .inner
-            .run(place, move |inner| {
-                let _changing = changing;
+        let (user, open) = (cx.cred.clone(), file.open.cloned());
+        let large = data.len() > SHORT_WRITE;
+        let turn = if large { inode.turn().await } else { None };
+        // A large write is cheapest while the data is in the cache of the processor that received it, so it is made here
+        // if it surely waits for nothing: because all data is in memory and nobody keeps the file's lock for long, or
+        // because the kernel is told not to wait. There is one at a time for each file, so that a file takes no thread
+        // from everybody else.
+        let here = !large || data.len() <= LONG_WRITE && !inode.is_changing();
+        let place = if here { Inner::update(&inode.fs) } else { Place::Pool };
+        let (place, done) = match place {
+            Place::Here if large && !inode.fs.volatile => {
+                (Place::Pool, self.inner.write_now(&cx.cred, &inode, file.open, offset, &data)?)
+            }
+            place => (place, 0),
+        };
+        let count = if done == data.len() {
+            done as u32
+        } else {
+            let (target, rest) = (inode.clone(), data.slice(done..));
+            let written = self.inner.run(place, move |inner| {
+                let _turn = turn;
                 let fd = inner.data_fd(&user, &target, open.as_ref(), true)?;
-                inner.write(&user, &target, &fd, offset, &data)
-            })
-            .await?;
+                inner.write(&user, &target, &fd, offset + done as u64, &rest)
+            });
+            match written.await {
+                Ok(count) => done as u32 + count,
+                // It comes again with the next try.
+                Err(_) if done > 0 => done as u32,
+                Err(e) => return Err(e),
+            }
+        };
         if want == Stability::Unstable {
             return Ok(Written { count, stability: want, verifier });
         }

@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dhow_sys::open::{self, Stat};
 use dhow_vfs::{Error, ErrorKind, FileKind, Handle};
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::sys;
 use crate::fs::Filesystem;
@@ -70,8 +71,11 @@ pub(crate) struct Inode {
     pub writes: AtomicU64,
     /// The value of `writes` up to which data is known to be stable.
     pub stable: AtomicU64,
-    /// Calls under way that change the data, each of which the kernel makes wait for those before it.
+    /// Calls under way that may keep the kernel's lock of the file for long: copies, changes of size and space.
     pub changing: AtomicU32,
+    /// Held by the one large write under way. The kernel makes one after the other anyway, but lets those who wait turn in
+    /// circles, each with a thread.
+    turn: OnceLock<Arc<Semaphore>>,
     /// The sweep (by its number) in which a data descriptor was last used.
     pub used: AtomicU64,
     /// Changes under way of this directory, in it or of it, and how many have begun.
@@ -84,23 +88,19 @@ pub(crate) struct Inode {
     home: Weak<Inodes>,
 }
 
-/// Counts a call that changes the data of a file, for as long as it lives.
-pub(crate) struct Changing {
-    inode: Arc<Inode>,
-    /// There was no other when it began, so that the call will find the file's lock in the kernel free.
-    pub alone: bool,
-}
+/// Counts a call that may keep the kernel's lock of a file for long, for as long as it lives.
+pub(crate) struct Changing(Arc<Inode>);
 
 impl Changing {
     pub(crate) fn new(inode: &Arc<Inode>) -> Changing {
-        let alone = inode.changing.fetch_add(1, Ordering::AcqRel) == 0;
-        Changing { inode: inode.clone(), alone }
+        inode.changing.fetch_add(1, Ordering::AcqRel);
+        Changing(inode.clone())
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        self.inode.changing.fetch_sub(1, Ordering::AcqRel);
+        self.0.changing.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -182,6 +182,18 @@ impl Inode {
     /// A new value of the change attribute, though ctime may be what it was.
     pub(crate) fn change_more(&self) -> u64 {
         self.change.lock().raise(0)
+    }
+
+    /// Waits, in line, until no other large write to the file is under way.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        let turn = self.turn.get_or_init(|| Arc::new(Semaphore::new(1)));
+        // Never closed.
+        turn.clone().acquire_owned().await.ok()
+    }
+
+    /// Whether the kernel's lock of the file may be kept by a call that takes long.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.changing.load(Ordering::Acquire) > 0
     }
 
     /// Fails unless it is a directory.
@@ -282,6 +294,7 @@ impl Inodes {
             opens: AtomicU32::new(0),
             writes: AtomicU64::new(0),
             changing: AtomicU32::new(0),
+            turn: OnceLock::new(),
             stable: AtomicU64::new(0),
             used: AtomicU64::new(0),
             updates: Mutex::default(),

@@ -274,6 +274,41 @@ impl Inner {
         result
     }
 
+    /// Writes as much of `data` as goes into memory without waiting for a lock or for a disk; returns the count, often 0:
+    /// many filesystems cannot tell.
+    pub(crate) fn write_now(
+        &self,
+        user: &Cred,
+        inode: &Arc<Inode>,
+        open: Option<&OpenFile>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        // Opening may wait; a descriptor that is at hand does not.
+        if inode.fs.no_nowait.load(Ordering::Relaxed)
+            || offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_OFFSET)
+            || self.known_fd(inode, true).is_none()
+        {
+            return Ok(0);
+        }
+        let fd = self.data_fd(user, inode, open, true)?;
+        match self.as_uid(user, || Ok(io::pwrite_nowait(&fd, data, offset)))? {
+            Ok(0) | Err(Errno::AGAIN) => Ok(0),
+            Ok(done) => {
+                inode.changed();
+                self.mark_dirty(inode);
+                Ok(done)
+            }
+            // What it is called where it is not known for buffered writes.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                inode.fs.no_nowait.store(true, Ordering::Relaxed);
+                Ok(0)
+            }
+            // One that may wait tells the same, or does better.
+            Err(_) => Ok(0),
+        }
+    }
+
     /// There is data that no fsync has covered: keep the file open until one does, since the kernel tells a failed
     /// write-out only to descriptors that were open then. Called after the write.
     pub(crate) fn mark_dirty(&self, inode: &Arc<Inode>) {

@@ -35,6 +35,15 @@ pub fn pwrite(fd: impl AsFd, buf: &[u8], offset: u64) -> Result<usize> {
     retry(|| rustix::io::pwrite(fd, buf, offset))
 }
 
+/// Writes at `offset` what goes into memory without waiting for a lock, for memory or for a disk; returns the count.
+///
+/// # Errors
+/// `EAGAIN` if the first byte would have to wait; `EOPNOTSUPP` or `EINVAL` where the filesystem cannot tell.
+pub fn pwrite_nowait(fd: impl AsFd, buf: &[u8], offset: u64) -> Result<usize> {
+    let fd = fd.as_fd();
+    retry(|| rustix::io::pwritev2(fd, &[IoSlice::new(buf)], offset, ReadWriteFlags::NOWAIT))
+}
+
 /// How far a write has gone when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -242,6 +251,22 @@ mod tests {
             match pread_nowait(&f, &mut got, 4096) {
                 Ok(n) => assert_eq!((n, got), (4096, [9; 4096])),
                 Err(e) => assert!(matches!(e, Errno::OPNOTSUPP | Errno::AGAIN), "{e}"),
+            }
+        }
+    }
+
+    #[test]
+    fn nowait_writes_go_to_memory() {
+        for dir in TestDir::each() {
+            let f = file(&dir, "f");
+            pwrite(&f, &[9; 8192], 0).unwrap();
+            match pwrite_nowait(&f, &[7; 4096], 4096) {
+                Ok(n) => {
+                    let mut got = [0; 4096];
+                    pread(&f, &mut got, 4096).unwrap();
+                    assert_eq!((&got[..n], got.len() - n), (&[7; 4096][..n], 4096 - n));
+                }
+                Err(e) => assert!(matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::AGAIN), "{e}"),
             }
         }
     }

@@ -203,3 +203,72 @@ async fn off_by_default() {
     lock(&mut c, &f.fh, op::lock_new(f.stateid, owner, W, 0, u64::MAX)).await.unwrap();
     assert!(takes(&open(&t.path("export/f")), FlockOperation::NonBlockingLockExclusive));
 }
+
+/// A restart (8.4.2.1): the kernel's locks end with the server; a program that takes one meanwhile has it, and the
+/// client's reclaim is a conflict. When it lets go the client gets its lock back, and the program is kept out again.
+#[tokio::test]
+async fn a_restart_in_between() {
+    use dhow_proto::v4::DelegationType;
+    use dhow_proto::v4::ops::{LockArgs, Locker, OpenClaim, OpenHow, OpenToLockOwner, share};
+    use dhow_server::store::MemoryStore;
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = std::sync::Arc::new(MemoryStore::default());
+    let identity = crate::common::identity();
+    let start = async || {
+        let mut options = dhow_local::Options::new(dir.path());
+        (options.state_dir, options.local_locks) = (Some(state.path().to_owned()), true);
+        let backend = std::sync::Arc::new(dhow_local::Local::open(options).unwrap());
+        let export = dhow_server::ExportConfig { path: "/".into(), backend, options: crate::common::open_to_all() };
+        let mut config = crate::common::config(vec![export]);
+        let fresh = crate::common::identity();
+        config.identity = dhow_server::Identity { instance: fresh.instance, secret: fresh.secret, ..identity.clone() };
+        config.store = store.clone();
+        crate::common::start(config).await
+    };
+    let (server, addr) = start().await;
+    let mut c = Client::connect(addr, dhow_testkit::wire::ClientOptions::named("c")).await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let owner = c.owner("locker");
+    lock(&mut c, &f.fh, op::lock_new(f.stateid, owner, W, 0, u64::MAX)).await.unwrap();
+    let local = open(&dir.path().join("f"));
+    assert!(!takes(&local, FlockOperation::NonBlockingLockExclusive));
+    drop(c);
+    server.shutdown().await;
+    // The backend ends with its last task.
+    let mut free = false;
+    for _ in 0..500 {
+        free = takes(&local, FlockOperation::NonBlockingLockExclusive);
+        if free {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(free, "the server is gone, and its lock is not");
+
+    let (_server, addr) = start().await;
+    let options =
+        dhow_testkit::wire::ClientOptions { reclaim_complete: false, ..dhow_testkit::wire::ClientOptions::named("c") };
+    let mut c = Client::connect(addr, options).await;
+    let opener = c.owner("owner");
+    let claim = OpenClaim::Previous(DelegationType::NONE);
+    let reclaim = op::open(opener, share::ACCESS_BOTH, share::DENY_NONE, OpenHow::NoCreate, claim);
+    let stateid = match c.ok(&[op::put(&f.fh), reclaim]).await.pop() {
+        Some(ResOp::Open(Ok(ok))) => ok.stateid,
+        other => panic!("{other:?}"),
+    };
+    let lock_owner = c.owner("locker");
+    let reclaim = || {
+        let new =
+            OpenToLockOwner { open_seqid: 0, open_stateid: stateid, lock_seqid: 0, lock_owner: lock_owner.clone() };
+        let (offset, length) = (0, u64::MAX);
+        dhow_proto::v4::ArgOp::Lock(LockArgs { lock_type: W, reclaim: true, offset, length, locker: Locker::New(new) })
+    };
+    match lock(&mut c, &f.fh, reclaim()).await {
+        Err(LockRes::Err(status)) => assert_eq!(status, dhow_proto::v4::Status::RECLAIM_CONFLICT),
+        other => panic!("{other:?}"),
+    }
+    assert!(takes(&local, FlockOperation::NonBlockingUnlock));
+    lock(&mut c, &f.fh, reclaim()).await.unwrap();
+    assert!(!takes(&local, FlockOperation::NonBlockingLockExclusive));
+}

@@ -23,8 +23,8 @@ use dhow_server::copy::netloc::to_netloc;
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// Copies that the flooder has under way, each begun anew when it has ended: more than a server lets one client have.
@@ -85,34 +85,46 @@ async fn work(ends: [&Arc<dyn Endpoint>; 2]) -> Result<Phase, dhow_copy::Error> 
     Ok(Phase::new(seconds))
 }
 
-/// The flood, until `stop`: how many copies were made.
+/// The flood, until `stop`: how many copies were made. What is under way then is given up.
 async fn flood(client: (&Arc<dyn Endpoint>, &Arc<dyn Endpoint>), lent: &File, to: &NetLoc, stop: &AtomicBool) -> u64 {
+    let made = AtomicU64::new(0);
+    let made = &made;
     let copies = (0..COPIES).map(|n| async move {
-        let (name, mut made) = (format!("y{n}"), 0);
-        while !stop.load(Relaxed) {
+        let name = format!("y{n}");
+        loop {
             let only = Choice::Only(Method::Inter);
             // Refused for now, or for good: it comes again at once, as floods do.
             match copy(client.0.clone(), client.1.clone(), "x", &name, only, None).await {
-                Ok(_) => made += 1,
+                Ok(_) => drop(made.fetch_add(1, Relaxed)),
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
-        made
     });
     let notifies = (0..NOTIFIES).map(|_| async {
-        while !stop.load(Relaxed) {
-            let _ = lent.copy_notify(to.clone()).await;
+        loop {
+            if lent.copy_notify(to.clone()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
         }
     });
-    let (made, _) = tokio::join!(futures_util::future::join_all(copies), futures_util::future::join_all(notifies));
-    made.into_iter().sum()
+    let over = async {
+        while !stop.load(Relaxed) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = over => {}
+        _ = futures_util::future::join_all(copies) => {}
+        _ = futures_util::future::join_all(notifies) => {}
+    }
+    made.load(Relaxed)
 }
 
 /// Measures.
 pub fn measure(args: &BenchInter, _links: &Links, net: &Net, dir: &Path) -> Outcome<Vec<Verdict>> {
     let [a_dir, b_dir] = folders(dir)?;
     let host = |name: &str| net.host(name).map_err(Failure::failed);
-    data::make(&a_dir.join("x"), args.sizes.first().copied().unwrap_or(16 * MB), false)?;
+    data::make(&a_dir.join("x"), args.sizes.first().copied().unwrap_or(8 * MB), false)?;
     for dir in [&a_dir, &b_dir] {
         data::make(&dir.join("small"), SMALL.into(), false)?;
     }

@@ -1,6 +1,6 @@
 //! What the figures should be, and whether they are.
 
-use super::row::Row;
+use super::row::{DATA, Row};
 use super::site::Links;
 use crate::bench::Spread;
 use crate::words::bytes;
@@ -9,8 +9,6 @@ use dhow_link::calibrate::ENOUGH;
 use serde_json::{Value, json};
 
 const MB: u64 = 1_000_000;
-/// The share of a packet that is data, with an MTU of 1500 and time stamps of TCP.
-const DATA: f64 = 1448.0 / 1500.0;
 /// Sizes from which the narrower link of the client counts.
 const FROM: u64 = 32 * MB;
 /// A copy through the client takes six round trips besides its bytes, and a far link some ten more until TCP has found

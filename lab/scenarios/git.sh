@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: git works on the mount: init, add, commit, clone, merge, gc
 # runs: 4.1-dir 4.2-dir
-# timeout: 300
+# timeout: 400
 # mem: 1500M
 . /share/scenario-lib.sh
 begin
@@ -11,7 +11,7 @@ export PATH=/share/git:$PATH GIT_EXEC_PATH=/share/git
 git --version || { skip "git" "the guest has no git"; finish; }
 export HOME=/tmp GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
 git config --global safe.directory '*'
-files=$(amount 200 3000)
+files=$(amount 120 3000)
 cat >/tmp/fill.py <<'PY'
 import os, sys
 top, n, word = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -34,7 +34,7 @@ check "gc, fsck after a new mount" gc
 # Commit after commit, a clone and a gc, while the server goes and comes.
 busy() {
     local n; cd $m/clone || return
-    for n in 1 2 3; do python3 /tmp/fill.py $m/clone "$(amount 40 300)" "round$n"; git add .; git commit -qm "round $n"; done
+    for n in 1 2 3; do python3 /tmp/fill.py $m/clone "$(amount 15 300)" "round$n"; git add .; git commit -qm "round $n"; done
     rm -rf $m/again; git clone -q $m/clone $m/again; git gc -q
     git fsck --strict; git -C $m/again fsck --strict; diff -r -x .git $m/clone $m/again
     same 5 "$(git rev-list --count HEAD)" commits; same "" "$(git status --porcelain)"

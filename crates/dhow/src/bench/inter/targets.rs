@@ -160,8 +160,9 @@ mod tests {
         }
         let verdicts = of_rows(&links(800, 1), &slow);
         let first = verdicts.first().unwrap();
-        assert_eq!((first.is_met(), first.size, first.found), (false, Some(20 * MB), Some(0.5)));
-        assert!(first.line().starts_with("FAIL") && first.line().contains("0.50"), "{}", first.line());
+        assert_eq!((first.is_met(), first.size), (false, Some(20 * MB)));
+        assert!((first.found.unwrap() * DATA - 0.5).abs() < 1e-9, "{first:?}");
+        assert!(first.line().starts_with("FAIL") && first.line().contains("0.52"), "{}", first.line());
         let mut cold = [row(100, Method::Inter, 2.0), row(100, Method::ReadWrite, 1.05)];
         cold[0].setup_calls = 3;
         assert_eq!(met(&links(800, 1), &cold), [true, false, false]);

@@ -11,6 +11,7 @@ mod locks;
 mod lockwait;
 mod model;
 mod notify;
+mod races;
 mod recovery;
 mod sessions;
 mod stress;

@@ -24,11 +24,37 @@ pub fn licences(root: &Path) -> Result<Vec<String>> {
         }
     };
     println!("{} packages, {} licences allowed", listed.len(), allowed.len());
-    let bad = listed
+    let mut bad = foreign(&fs::read_to_string(root.join("Cargo.lock")).context("Cargo.lock")?);
+    let licences = listed
         .iter()
         .filter(|(_, licence)| !satisfied(licence, &allowed))
         .map(|(package, licence)| format!("{package}: licence '{licence}' is not in deny.toml"));
-    Ok(bad.collect())
+    bad.extend(licences);
+    Ok(bad)
+}
+
+/// Packages of the lock file that come from elsewhere than crates.io, or without the checksum that pins their content.
+/// Known advisories and withdrawn versions need a list from the network: cargo-deny has it, where it is installed.
+fn foreign(lock: &str) -> Vec<String> {
+    let value = |entry: &str, key: &str| {
+        entry.lines().find_map(|l| Some(l.strip_prefix(key)?.strip_prefix(" = ")?.trim_matches('"').to_owned()))
+    };
+    let mut bad = Vec::new();
+    for entry in lock.split("[[package]]").skip(1) {
+        let name = value(entry, "name").unwrap_or_default();
+        match value(entry, "source") {
+            // Of this workspace.
+            None => {}
+            Some(s) if s != "registry+https://github.com/rust-lang/crates.io-index" => {
+                bad.push(format!("Cargo.lock: {name} comes from {s}"));
+            }
+            Some(_) if value(entry, "checksum").is_none_or(|c| c.len() != 64) => {
+                bad.push(format!("Cargo.lock: {name} has no checksum"));
+            }
+            Some(_) => {}
+        }
+    }
+    bad
 }
 
 /// Pairs of package and licence expression, without the project's own doubled rows.
@@ -129,6 +155,20 @@ pub fn advisories(root: &Path) -> Result<Option<bool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packages_from_elsewhere_are_found() {
+        let sum = "0".repeat(64);
+        let registry = "registry+https://github.com/rust-lang/crates.io-index";
+        let lock = format!(
+            "[[package]]\nname = \"own\"\nversion = \"0.1.0\"\n\n[[package]]\nname = \"good\"\nsource = \"{registry}\"\n\
+             checksum = \"{sum}\"\n\n[[package]]\nname = \"loose\"\nsource = \"{registry}\"\n\n[[package]]\n\
+             name = \"far\"\nsource = \"git+https://example.org/far\"\n"
+        );
+        let found = foreign(&lock);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("loose") && found[1].contains("far"));
+    }
 
     #[test]
     fn expressions_are_weighed() {

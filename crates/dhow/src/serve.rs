@@ -88,13 +88,36 @@ pub async fn run(args: Serve) -> Outcome {
     let listening: Vec<String> = running.addresses().iter().map(ToString::to_string).collect();
     tracing::debug!(default_listen, state = %state.path.display(), "ready");
     announce(&format!("ready: listening on {}", listening.join(", ")));
+    tell_service_manager("READY=1");
     interrupted().await;
     tracing::info!("stopping");
+    tell_service_manager("STOPPING=1");
     tokio::select! {
         () = running.shutdown() => {}
         () = interrupted() => {}
     }
     Ok(())
+}
+
+/// Tells a service manager that asked for it (sd_notify(3)): one datagram to the socket that NOTIFY_SOCKET names. Who
+/// does not listen is no reason not to serve.
+fn tell_service_manager(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|n| !n.is_empty()) else { return };
+    if let Err(error) = notify(&name, state) {
+        tracing::warn!(%error, "cannot tell the service manager {state}");
+    }
+}
+
+fn notify(name: &std::ffi::OsStr, state: &str) -> io::Result<()> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    // A leading @ stands for the zero byte of the abstract name space.
+    let addr = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &addr).map(drop)
 }
 
 /// Prints a line on standard output; a server goes on when nobody reads it.
@@ -383,6 +406,18 @@ fn interfaces() -> Vec<NetMatch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_service_manager_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        notify(path.as_os_str(), "READY=1").unwrap();
+        let mut buf = [0; 32];
+        let n = socket.recv(&mut buf).unwrap();
+        assert_eq!(&buf[..n], b"READY=1");
+        assert!(notify("/nowhere/at/all".as_ref(), "READY=1").is_err());
+    }
 
     #[test]
     fn few_descriptors_lower_the_limits() {

@@ -21,7 +21,7 @@ fn when(time: Option<SetTime>) -> node::SetTime {
 }
 
 impl Inner {
-    /// Sets attributes as the user; returns what was applied.
+    /// Sets attributes as the user; returns what was applied. An error tells what was applied before it.
     pub(crate) fn setattr(
         self: &Arc<Self>,
         user: &Cred,
@@ -30,8 +30,22 @@ impl Inner {
         set: &SetAttr,
     ) -> Result<SetAttr> {
         let _changing = (inode.kind == FileKind::Directory).then(|| DirChanging::begin(inode));
-        let stat = inode.stat()?;
         let mut applied = SetAttr::default();
+        match self.set_in_order(user, inode, open, set, &mut applied) {
+            Ok(()) => Ok(applied),
+            Err(e) => Err(e.after(applied)),
+        }
+    }
+
+    fn set_in_order(
+        self: &Arc<Self>,
+        user: &Cred,
+        inode: &Arc<Inode>,
+        open: Option<&OpenFile>,
+        set: &SetAttr,
+        applied: &mut SetAttr,
+    ) -> Result<()> {
+        let stat = inode.stat()?;
         if let Some(size) = set.size {
             inode.must_be_file()?;
             let fd = self.data_fd(user, inode, open, true)?;
@@ -67,7 +81,7 @@ impl Inner {
             inode.changed();
             (applied.atime, applied.mtime) = (set.atime, set.mtime);
         }
-        Ok(applied)
+        Ok(())
     }
 
     fn set_times(&self, user: &Cred, inode: &Arc<Inode>, owner: u32, set: &SetAttr) -> Result<()> {

@@ -331,8 +331,14 @@ impl Backend for Fault {
     }
 
     async fn setattr(&self, cx: &Cx, handle: &Handle, open: Option<&OpenFile>, set: &SetAttr) -> Result<SetDone> {
-        let fail = self.meet(Call::SetAttr, Some(handle)).await?;
-        end(self.inner.setattr(cx, handle, open, set).await, fail)
+        let fate = self.meet(Call::SetAttr, Some(handle)).await?;
+        let done = self.inner.setattr(cx, handle, open, set).await;
+        let applied = done.as_ref().ok().map(|done| done.applied.clone());
+        // One that fails after its work has set what it set.
+        end(done, fate).map_err(|e| match applied {
+            Some(applied) => e.after(applied),
+            None => e,
+        })
     }
 
     async fn access(&self, cx: &Cx, handle: &Handle, want: Access) -> Result<Access> {

@@ -1,5 +1,6 @@
 //! Errors of a backend: a small closed set of kinds, each with the cause that led to it.
 
+use crate::SetAttr;
 use std::{fmt, io};
 
 /// Result of a backend call.
@@ -76,17 +77,29 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     source: Option<io::Error>,
+    applied: Option<Box<SetAttr>>,
 }
 
 impl Error {
     /// An error of `kind` with no further cause.
     pub fn new(kind: ErrorKind) -> Self {
-        Self { kind, source: None }
+        Self { kind, source: None, applied: None }
     }
 
     /// An error of `kind` caused by `source`.
     pub fn with_source(kind: ErrorKind, source: io::Error) -> Self {
-        Self { kind, source: Some(source) }
+        Self { kind, source: Some(source), applied: None }
+    }
+
+    /// The error came after these attributes were set: the client is told of them (RFC 8881 18.30.3).
+    pub fn after(mut self, applied: SetAttr) -> Self {
+        self.applied = Some(Box::new(applied));
+        self
+    }
+
+    /// Attributes that were set before the error.
+    pub fn applied(&self) -> Option<&SetAttr> {
+        self.applied.as_deref()
     }
 
     /// What went wrong.

@@ -4,7 +4,9 @@ use crate::common::{Srv, last};
 use dhow_proto::v4::attr::{self, *};
 use dhow_proto::v4::ops::VerifyArgs;
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, Fattr, FileHandle, ModeMasked, NfsTime, OpNum, ResOp, SetTime, Status};
+use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::wire::{Client, op};
+use dhow_vfs::ErrorKind;
 
 async fn file(c: &mut Client) -> FileHandle {
     let root = c.walk("").await;
@@ -452,4 +454,24 @@ async fn of_a_real_filesystem() {
             assert_eq!(got.attrs.mounted_on_fileid, entry.attrs.mounted_on_fileid);
         }
     }
+}
+
+/// RFC 8881 18.30.3: `attrsset` tells what was set, also if the operation failed half-way.
+#[tokio::test]
+async fn a_setattr_that_fails_half_way_tells_what_was_set() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let set = async |c: &mut Client| {
+        let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
+        match c.run(&[op::put(&f.fh), op::setattr(attrs)]).await.results.pop() {
+            Some(ResOp::Setattr(res)) => (res.status, res.attrsset),
+            other => panic!("{other:?}"),
+        }
+    };
+    srv.fault.once(Call::SetAttr, Action::FailAfter(ErrorKind::NoSpace));
+    assert_eq!(set(&mut c).await, (Status::NOSPC, Bitmap::of(&[attr::MODE])));
+    srv.fault.once(Call::SetAttr, Action::Fail(ErrorKind::NoSpace));
+    assert_eq!(set(&mut c).await, (Status::NOSPC, Bitmap::default()));
 }

@@ -2,24 +2,44 @@
 //! one, and passes the file's gate so that it does not overlap an OPEN that truncates.
 
 use crate::attrs::{self, SetFor};
-use crate::errmap::IntoStatus;
-use crate::v4::{OpCx, OpResult, stateid};
+use crate::v4::{OpCx, stateid};
 use dhow_proto::v4::attr::ACL;
 use dhow_proto::v4::ops::{SetattrArgs, SetattrRes};
-use dhow_proto::v4::{Bitmap, OpRes, Status};
+use dhow_proto::v4::{Bitmap, Status};
 use dhow_state::IoKind;
-use dhow_vfs::FileKind;
+use dhow_vfs::{FileKind, SetDone};
 
 pub(crate) async fn run(cx: &OpCx, args: SetattrArgs) -> SetattrRes {
     match set(cx, args).await {
         Ok(attrsset) => SetattrRes { status: Status::OK, attrsset },
-        // Backends apply all or nothing where they can; what they applied before an error they do not tell, and a
-        // client that is told too little looks again.
-        Err(status) => OpRes::error(status),
+        Err(Failed { status, attrsset }) => SetattrRes { status, attrsset },
     }
 }
 
-async fn set(cx: &OpCx, args: SetattrArgs) -> OpResult<Bitmap> {
+/// Why not, and what was set nevertheless: attributes are set one after the other, and one that fails undoes none of
+/// those before (RFC 8881 18.30.3).
+struct Failed {
+    status: Status,
+    attrsset: Bitmap,
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        Self { status, attrsset: Bitmap::default() }
+    }
+}
+
+fn told(mask: &Bitmap, done: dhow_vfs::Result<SetDone>) -> Result<Bitmap, Failed> {
+    match done {
+        Ok(done) => Ok(attrs::applied(mask, &done.applied)),
+        Err(e) => {
+            let attrsset = e.applied().map_or_else(Bitmap::default, |set| attrs::applied(mask, set));
+            Err(Failed { status: crate::errmap::status(&e), attrsset })
+        }
+    }
+}
+
+async fn set(cx: &OpCx, args: SetattrArgs) -> Result<Bitmap, Failed> {
     let fh = cx.current()?;
     let mask = &args.attrs.mask;
     // What a list of access means depends on what it is for.
@@ -29,16 +49,14 @@ async fn set(cx: &OpCx, args: SetattrArgs) -> OpResult<Bitmap> {
     let _change = cx.change(fh).await?;
     if set.size.is_none() {
         // The stateid means nothing then (RFC 8881 18.30.3).
-        let done = fh.backend().setattr(&fh.user, &fh.handle, None, &set).await.or_status()?;
-        return Ok(attrs::applied(mask, &done.applied));
+        return told(mask, fh.backend().setattr(&fh.user, &fh.handle, None, &set).await);
     }
     if set.size.is_some_and(|size| size > fh.backend().caps().max_file_size) {
-        return Err(Status::FBIG);
+        return Err(Status::FBIG.into());
     }
     // Once before the gate, so that clients whose lease has ended are out of the way: their end passes the gate too.
     drop(stateid::grant(cx, fh, args.stateid, IoKind::Write).await?);
     let _pass = cx.file_gate(fh).await?;
     let grant = stateid::grant(cx, fh, args.stateid, IoKind::Write).await?;
-    let done = fh.backend().setattr(&fh.user, &fh.handle, grant.io().open, &set).await.or_status()?;
-    Ok(attrs::applied(mask, &done.applied))
+    told(mask, fh.backend().setattr(&fh.user, &fh.handle, grant.io().open, &set).await)
 }

@@ -356,7 +356,7 @@ impl<'a> Race<'a> {
                 }
                 let retire = s.retire(self.clients[0].id, self.now)?;
                 self.m.dying = true;
-                let _ = retire.drain();
+                drop(retire.drain());
                 if let Some(o) = self.m.opens.get_mut(&0) {
                     o.closing = true;
                 }

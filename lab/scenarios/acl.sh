@@ -129,7 +129,7 @@ locks() {
     same refused "$(python3 /tmp/lock.py /mnt/locks/f try)" "a client while a local program holds"
     same "5 10" "$(python3 /tmp/lock.py /mnt/locks/f get)"
     server 'touch let-go'
-    for n in $(seq 100); do [ "$(python3 /tmp/lock.py /mnt/locks/f try)" = locked ] && break; sleep 0.2; done
+    for _ in $(seq 100); do [ "$(python3 /tmp/lock.py /mnt/locks/f try)" = locked ] && break; sleep 0.2; done
     same locked "$(python3 /tmp/lock.py /mnt/locks/f try)" "a client when the program let go"
     umount /mnt/locks; server 'kill -TERM $locks; wait $locks; true'
 }

@@ -151,7 +151,10 @@ impl<'a> Inter<'a> {
                 }
                 Err(Failed::Call(e, of_source)) => {
                     let refused = e.wire_status().is_some_and(is_inter_refusal);
-                    if self.told == 0 && self.count == 0 && self.from == 0 && refused {
+                    // A copy that had begun may have lost its loan with a source that restarted, before anything was
+                    // heard of it: it is asked for once more before that counts as a refusal.
+                    let begun = self.running.is_some() && failures == 0;
+                    if self.told == 0 && self.count == 0 && self.from == 0 && refused && !begun {
                         return Ok(Offload::Refused(words(&e, of_source)));
                     }
                     if is_final(&e) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dhow_client::v4::FileHandle;
 use dhow_client::{Client, Fs, PutOptions};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -17,6 +17,8 @@ const WARM_TRIPS: u32 = 10;
 const WARM: Duration = Duration::from_secs(1);
 /// Bytes of a file that `put` writes.
 const PUT: usize = 4096;
+/// How often the time that counts is prolonged where nothing was done in it.
+const LONGER: u32 = 20;
 
 /// What one operation by so many writers came to.
 #[derive(Clone, Debug)]
@@ -85,21 +87,35 @@ impl Load {
             self.prepare_renames().await?;
         }
         let stop = Arc::new(AtomicBool::new(false));
+        let finished = Arc::new(AtomicU64::new(0));
         let before = self.client.counters().snapshot();
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for writer in 0..self.writers {
             let limit = limits.get(writer as usize).copied();
-            tasks.spawn(write(self.fs.clone(), self.dir.clone(), op, writer, limit, stop.clone()));
+            let (stop, finished) = (stop.clone(), finished.clone());
+            tasks.spawn(write(self.fs.clone(), self.dir.clone(), op, writer, limit, stop, finished));
         }
-        let (begin, end) = (start + self.warm, start + self.warm + self.time);
+        let (begin, mut end) = (start + self.warm, start + self.warm + self.time);
         let mut done: Vec<Done> = Vec::new();
-        let over = tokio::time::sleep_until(end.into());
+        let over = tokio::time::sleep_until(begin.into());
         tokio::pin!(over);
-        // Failures end it early.
+        let (mut at_begin, mut longer) = (None, 0);
+        // Failures end it early. A disk so slow that nothing was done in the time is given more of it.
         loop {
             tokio::select! {
-                () = &mut over, if !stop.load(Ordering::Relaxed) => stop.store(true, Ordering::Relaxed),
+                () = &mut over, if !stop.load(Ordering::Relaxed) => {
+                    let now = finished.load(Ordering::Relaxed);
+                    match at_begin {
+                        None => at_begin = Some(now),
+                        Some(before) if before == now && longer < LONGER => {
+                            longer += 1;
+                            end = Instant::now() + self.time;
+                        }
+                        Some(_) => stop.store(true, Ordering::Relaxed),
+                    }
+                    over.as_mut().reset(end.into());
+                }
                 finished = tasks.join_next() => match finished {
                     Some(finished) => done.push(finished.map_err(Failure::failed)??),
                     None => break,
@@ -182,6 +198,7 @@ async fn write(
     writer: u32,
     limit: Option<u64>,
     stop: Arc<AtomicBool>,
+    finished: Arc<AtomicU64>,
 ) -> Outcome<Done> {
     let mut times = Vec::new();
     let data = Bytes::from(vec![0x5a; if op == Op::Put { PUT } else { 0 }]);
@@ -190,6 +207,7 @@ async fn write(
         let start = Instant::now();
         one(&fs, &dir, op, writer, n, &data).await.map_err(Failure::failed)?;
         times.push((start, Instant::now()));
+        finished.fetch_add(1, Ordering::Relaxed);
         n += 1;
     }
     Ok(Done { writer, times, exhausted: limit.is_some_and(|limit| n >= limit) })

@@ -23,7 +23,10 @@ check "buffered, at random, fsync every 32 blocks" work random --rw=randwrite --
 check "mapped" work mapped --rw=randwrite --bs=4k --ioengine=mmap --fsync=64
 check "direct, one at a time" work direct --rw=randwrite --bs=16k --direct=1
 check "direct, eight at once" work aio --rw=randwrite --bs=32k --direct=1 --ioengine=libaio --iodepth=8
-check "O_SYNC, odd sizes" work odd --rw=write --bsrange=1k-50k --bs_unaligned=1 --sync=1
+# fio reads such a file before it is written where it cannot allocate it first (4.1), and calls its end an error, whatever
+# the server: it gets one of full size.
+odd() { truncate -s "$size" "$m/odd" && work odd "$@"; }
+check "O_SYNC, odd sizes" odd --rw=write --bsrange=1k-50k --bs_unaligned=1 --sync=1
 check "reads and writes mixed, fdatasync" work mixed --rw=randrw --rwmixread=40 --bs=8k --fdatasync=16
 # Four at once, each through another way, while the server goes and comes.
 storm() {

@@ -120,7 +120,7 @@ locks() {
     mkdir -p /mnt/locks; mount -t nfs -o "vers=$LAB_VERS,proto=tcp,port=2053" "$HOST:/locks" /mnt/locks
     cp /tmp/lock.py /mnt/locks/lock.py
     python3 /tmp/lock.py /mnt/locks/f hold /tmp/let-go & holder=$!
-    for n in $(seq 100); do [ -e /tmp/let-go.held ] && break; sleep 0.1; done
+    for _ in $(seq 100); do [ -e /tmp/let-go.held ] && break; sleep 0.1; done
     same refused "$(server 'python3 locks/lock.py locks/f try')" "a local program while a client holds"
     same "5 10" "$(server 'python3 locks/lock.py locks/f get')"
     touch /tmp/let-go; wait $holder

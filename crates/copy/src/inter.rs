@@ -11,7 +11,8 @@
 //! nothing moves any more the outcome is [`Offload::Refused`], so that the caller can take another way.
 
 use crate::endpoint::{Moved, Offload};
-use crate::nfs::{CancelOnDrop, NfsSink, NfsSource, failure, is_refusal, without_path};
+use crate::nfs::{NfsSink, NfsSource, failure, is_refusal, without_path};
+use crate::within::CancelOnDrop;
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use dhow_client::v4::ops::{OffloadArgs, PutFhArgs};

@@ -28,6 +28,7 @@ mod progress;
 mod temp;
 mod tree;
 mod trees;
+mod within;
 
 pub use costs::Costs;
 pub use endpoint::{

@@ -7,29 +7,23 @@
 #[path = "../../client/examples/ledger.rs"]
 mod ledger;
 
-use std::io::{BufRead, BufReader};
+mod common;
+
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::{dhow, ready};
 use dhow_client::NfsUrl;
 
 /// The server over the folders in `place`, at `listen`; with the address it listens on.
 fn serve(place: &Path, listen: &str) -> (Child, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dhow"))
-        .arg("serve")
-        .arg(format!("--export=/={},no_root_squash", place.join("data").display()))
-        .arg(format!("--state-dir={}", place.join("state").display()))
-        .arg(format!("--listen={listen}"))
-        .env_remove("DHOW_LOG")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let ready = lines.find_map(|l| l.unwrap().strip_prefix("ready: listening on ").map(str::to_owned));
-    (child, ready.expect("the server did not get ready"))
+    let export = format!("--export=/={},no_root_squash", place.join("data").display());
+    let state = format!("--state-dir={}", place.join("state").display());
+    let args = ["serve".to_owned(), export, state, format!("--listen={listen}")];
+    let mut child = dhow(args).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+    let addr = ready(&mut child);
+    (child, addr)
 }
 
 /// SIGKILL, now and then SIGTERM, at moments that look random: before, in and after the time of grace. `LAB_LONG`

@@ -74,9 +74,7 @@ impl Server {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.find_map(|l| l.unwrap().strip_prefix("ready: listening on ").map(str::to_owned));
-        let addr = ready.expect("the server did not get ready");
+        let addr = ready(&mut child);
         Self { child, addr, dir, _temp: temp }
     }
 
@@ -97,6 +95,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits until a server is ready, and returns where it listens.
+pub fn ready(child: &mut Child) -> String {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.find_map(|l| l.unwrap().strip_prefix("ready: listening on ").map(str::to_owned));
+    ready.expect("the server did not get ready")
 }
 
 /// Names in a directory, sorted.

@@ -58,7 +58,16 @@ impl Inner {
             if !fs.openable {
                 return Ok(None);
             }
-            return match self.with_descriptors(|| kernel::open(&fs.root, inner, flags)) {
+            let mut opened = self.with_descriptors(|| kernel::open(&fs.root, inner, flags));
+            // Linux says ENOMEM, with memory to spare, of a directory that is removed or moved while it looks for the
+            // way to it (seen with ext4 of Linux 6.x). The next try tells what became of it.
+            for _ in 0..2 {
+                if !matches!(opened, Err(Errno::NOMEM)) {
+                    break;
+                }
+                opened = kernel::open(&fs.root, inner, flags);
+            }
+            return match opened {
                 Ok(fd) => Ok(Some((fs, fd))),
                 Err(Errno::PERM) => Ok(None),
                 // A handle that decodes to nothing is told by some filesystems as rubbish.

@@ -326,7 +326,14 @@ async fn storm(srv: &Srv, kind: &str) {
                 if let Ok(Some(id)) = event.reply
                     && !tree.nodes.contains_key(&id)
                 {
-                    let status = watcher.status(&[op::put(&world.fh(id)), op::getattr(&[TYPE])]).await;
+                    let mut status = Status::DELAY;
+                    for _ in 0..200 {
+                        status = watcher.status(&[op::put(&world.fh(id)), op::getattr(&[TYPE])]).await;
+                        if status != Status::DELAY {
+                            break;
+                        }
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
                     assert_eq!(status, Status::STALE, "{which}: {id} is an orphan");
                 }
             }

@@ -7,6 +7,9 @@
 #   LAB_VERS    the version to mount with
 #   LAB_FS      what the served files lie on
 #   LAB_LONG    not empty: much work (`cargo xtask lab --long`)
+#
+# Nothing here may depend on how fast the machine is: a scenario waits for states (`soon`, `busy`), and what bounds a
+# wait, LAB_PATIENCE seconds for programs, is a bound against hangs.
 . /share/guest-lib.sh
 . /share/server-lib.sh
 
@@ -14,15 +17,17 @@ say() { echo "@@ $*"; }
 note() { say "note $*"; }
 skip() { say "skip $1: $2"; }
 
+# Seconds since the guest's start: a scenario may set its clock.
+since_start() { cut -d' ' -f1 /proc/uptime; }
 # check NAME COMMAND...: runs it, under set -e where it is a function, and reports.
 failures=0
 check() {
     local name=$1 t0 rc; shift
-    t0=$(date +%s%N)
+    t0=$(since_start)
     ( set -e; "$@" ) >/tmp/check.log 2>&1
     rc=$?
     if [ "$rc" = 0 ]; then
-        say "ok $name ($(awk -v a="$t0" -v b="$(date +%s%N)" 'BEGIN {printf "%.1f", (b-a)/1e9}') s)"
+        say "ok $name ($(awk -v a="$t0" -v b="$(since_start)" 'BEGIN {printf "%.1f", b-a}') s)"
     else
         failures=$((failures + 1))
         say "FAIL $name: status $rc: $(tail -n 3 /tmp/check.log | tr '\n' ' ' | cut -c1-400)"
@@ -58,6 +63,21 @@ finish() {
 }
 # amount SHORT LONG: the first in the gate, the second with --long.
 amount() { if [ "${LAB_LONG:-}" ]; then echo "$2"; else echo "$1"; fi; }
+LAB_PATIENCE=$(amount 250 2000)
+export LAB_PATIENCE
+# soon COMMAND...: it succeeds sooner or later. (Names and attributes are cached for up to a minute.)
+soon() {
+    local end=$((SECONDS + 120))
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || { echo "not in 120 s: $*"; return 1; }
+        sleep 0.2
+    done
+}
+exists() { [ -e "$1" ]; }
+absent() { [ ! -e "$1" ]; }
+# tidy DIR: nothing is left of files that were removed while open. Their last close does not wait for the removal.
+no_silly() { [ -z "$(find "$1" -name '.nfs*' 2>/dev/null)" ]; }
+tidy() { soon no_silly "$1"; }
 # without NAME COMMAND...: a step without which the rest makes no sense.
 need() { local before=$failures; check "$@"; [ "$failures" = "$before" ] || finish; }
 
@@ -89,7 +109,7 @@ begin_inside() {
     mkdir -p $CONTROL
     LAB_BASE=$SERVED LAB_OUT=$CONTROL LAB_SHARE=/share LAB_SCENARIO=${name%.sh} \
         bash /share/beside serve >$CONTROL/log 2>&1 &
-    for ((n = 0; n < 300; n++)); do
+    for ((n = 0; n < 1800; n++)); do
         grep -qx ready $CONTROL/log && return
         sleep 0.1
     done
@@ -109,7 +129,7 @@ server() {
     rm -f "$CONTROL/answer"
     printf '%s\n' "$1" >"$CONTROL/ask.new"
     mv "$CONTROL/ask.new" "$CONTROL/ask"
-    for ((n = 0; n < 600; n++)); do
+    for ((n = 0; n < 6000; n++)); do
         if [ -e "$CONTROL/answer" ]; then
             rc=$(tail -n 1 "$CONTROL/answer")
             head -n -1 "$CONTROL/answer"
@@ -122,21 +142,55 @@ server() {
 
 # restart [SIGNAL]: ends the server and starts it again.
 restart() { server "server_stop ${1:-KILL}; server_start"; }
+# asked: how many requests all mounts have sent. busy PID AT: the process has had some more answered than AT, and goes on.
+asked() { awk '$1 == "device" {on = 0} /per-op statistics/ {on = 1} on && $1 ~ /:$/ {n += $2} END {print n + 0}' /proc/self/mountstats; }
+busy() {
+    local n more
+    for ((n = 0; n < 10 * LAB_PATIENCE; n++)); do
+        kill -0 "$1" 2>/dev/null || return
+        more=$(($(asked) - $2))     # less than before: it has unmounted
+        [ "${more#-}" -lt 40 ] || return 0
+        sleep 0.1
+    done
+}
 # shaken N COMMAND...: runs it, under set -e where it is a function, while the server is killed and ended by
-# SIGTERM in turns and started again, N times or until the work is done. Work that was over before the first
-# time has shown nothing and fails.
+# SIGTERM in turns and started again, N times or until the work is done; each time in the middle of work. Work that was
+# over before the first time has shown nothing and fails.
+#
+# There are no persistent sessions (RFC 8881 section 2.10.6.5): what the killed server did last and did not answer is
+# asked again after its restart, and then finds itself done: a removal or a rename finds no such name (NOENT), a new folder
+# or link finds its name taken (EXIST). (An exclusive create does not: its verifier is kept with the file, section 18.16.3.)
+# Work looks whether that is what happened, or takes a step as a whole once more (`redo`).
 shaken() {
-    local times=$1 n=0 rc=0 work signal; shift
+    local times=$1 n=0 rc=0 work signal at; shift
+    at=$(asked)
+    echo 0 >/tmp/shakes
     ( set -e; "$@" ) 7<&- 8<&- & work=$!
     sleep 1
-    while [ "$n" -lt "$times" ] && kill -0 $work 2>/dev/null; do
+    while [ "$n" -lt "$times" ] && busy $work "$at"; do
         n=$((n + 1)) signal=KILL; [ $((n % 2)) = 1 ] || signal=TERM
-        restart $signal || { echo "the server did not come back"; return 1; }
-        sleep 2
+        echo $((2 * n - 1)) >/tmp/shakes
+        restart $signal || { echo "the server did not come back"; kill $work; return 1; }
+        echo $((2 * n)) >/tmp/shakes
+        at=$(asked)
+        sleep 1
     done
     wait $work || rc=$?
+    rm /tmp/shakes
     echo "restarted $n times"
     [ $rc = 0 ] && at_least 1 $n "restarts while it ran"
+}
+# redo COMMAND...: runs it once more where it failed and the server went while it ran (in /tmp/shakes: how often it went
+# and came; odd while it is away). It must be good for running twice, and what it made is checked afterwards.
+redo() {
+    local before rc
+    while :; do
+        before=$(cat /tmp/shakes 2>/dev/null || echo 0) rc=0
+        "$@" || rc=$?
+        [ $rc != 0 ] || return 0
+        [ $((before % 2)) = 1 ] || [ "$(cat /tmp/shakes 2>/dev/null || echo 0)" != "$before" ] || return $rc
+        echo "once more, the server went meanwhile: $*"
+    done
 }
 
 # mnt EXPORT DIR [OPTIONS]
@@ -146,13 +200,35 @@ mnt() {
 }
 # again DIR EXPORT: unmounts, forgets all that is cached, mounts.
 again() { umount "$1" && drop && mnt "$2" "$1"; }
-# client NAME N: a second NFS client (own address, own host name) with /data at /mnt/NAME.
+# client NAME N [OPTIONS]: a second NFS client (own address, own host name) with /data at /mnt/NAME.
 client() {
     netclient "$1" "$2"
     mkdir -p "/mnt/$1"
-    as "$1" mount -t nfs -o "vers=$LAB_VERS,proto=tcp,port=2049" "$HOST:${TOP}/data" "/mnt/$1"
+    as "$1" mount -t nfs -o "vers=$LAB_VERS,proto=tcp,port=2049${3:+,$3}" "$HOST:${TOP}/data" "/mnt/$1"
 }
 # sent DIR OP: how many requests of one kind that mount has sent.
 sent() { mstat "$1" "$2" | sed 's/.*=//; s/ //g'; }
 # user UID COMMAND...: as that user, in no group but its own.
 user() { local id=$1; shift; setpriv --reuid "$id" --regid "$id" --clear-groups "$@"; }
+
+# counted HOW N PAUSE: clients a and b count in one file, N times each, each time under a lock (HOW: lockf or flock)
+# that is held for PAUSE seconds at least; no update is lost.
+counted() {
+    local how=$1 n=$2 pause=$3 one two
+    cat >/tmp/count.py <<'PY'
+import fcntl, os, sys, time
+how, n, pause = getattr(fcntl, sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+for i in range(n):
+    with open(sys.argv[1], "r+") as f:
+        how(f, fcntl.LOCK_EX)
+        n = int(f.read()); f.seek(0); f.write("%d\n" % (n + 1)); f.truncate(); f.flush()
+        if i % 2: os.fsync(f.fileno())      # letting the lock go must do
+        if pause: time.sleep(pause)
+        how(f, fcntl.LOCK_UN)
+PY
+    as a sh -c 'echo 0 >/mnt/a/counter'
+    as a python3 /tmp/count.py /mnt/a/counter "$how" "$n" "$pause" & one=$!
+    as b python3 /tmp/count.py /mnt/b/counter "$how" "$n" "$pause" & two=$!
+    wait $one; wait $two
+    same $((2 * n)) "$(as b cat /mnt/b/counter)"
+}

@@ -66,20 +66,32 @@ server_start() {
     server_pid=$!
 }
 
-# dhow_start PORT STATEDIR ARG...: `dhow serve` in the background ($!); returns once it says that it is ready.
-dhow_start() {
-    local port=$1 state=$2 n pid host=10.99.0.1 log; shift 2
-    [ "$LAB_SERVER" = inside ] && host='[::]'
-    log=$SERVED/server.$port.log
+# dhow_run LOG COMMAND...: `dhow serve` in the background ($!); returns once LOG says that it is ready.
+dhow_run() {
+    local log=$1 n pid; shift
     : >"$log"
-    "$DHOW" serve --listen "$host:$port" --state-dir "$state" "$@" >>"$log" 2>&1 &
+    "$@" >>"$log" 2>&1 &
     pid=$!
-    for ((n = 0; n < 200; n++)); do
+    for ((n = 0; n < 1200; n++)); do
         grep -qw ready "$log" && return
         kill -0 "$pid" 2>/dev/null || { cat "$log"; echo "dhow serve ended before it was ready"; return 1; }
         sleep 0.05
     done
-    cat "$log"; echo "dhow serve is not ready after 10 s"; return 1
+    cat "$log"; echo "dhow serve is not ready after 60 s"; return 1
+}
+# dhow_start PORT STATEDIR ARG...: of the server under test, or one more beside it.
+dhow_start() {
+    local port=$1 state=$2 host=10.99.0.1; shift 2
+    [ "$LAB_SERVER" = inside ] && host='[::]'
+    dhow_run "$SERVED/server.$port.log" "$DHOW" serve --listen "$host:$port" --state-dir "$state" "$@"
+}
+# dhow_within NS ARG...: in a network namespace of the guest, over /export/NS as /data; it takes part in copies between
+# servers. Its log is /tmp/dhow.NS.log.
+dhow_within() {
+    local ns=$1; shift
+    printf '[copy]\ninter_server = "on"\nsources = ["10.98.0.0/24"]\ndestinations = ["10.98.0.0/24"]\n' >/tmp/dhow.toml
+    dhow_run "/tmp/dhow.$ns.log" nsenter --net="/run/netns/$ns" "$DHOW" serve --config /tmp/dhow.toml \
+        --listen 0.0.0.0:2049 --state-dir "/run/dhow.$ns" --export "/data=/export/$ns,no_root_squash" "$@"
 }
 
 # server_stop [SIGNAL]: returns once it is gone.

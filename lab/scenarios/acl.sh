@@ -112,7 +112,7 @@ except OSError: print("refused", flush=True); sys.exit()
 print("locked", flush=True)
 if sys.argv[2] == "hold":
     open(sys.argv[3] + ".held", "w").close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not os.path.exists(sys.argv[3]) and time.monotonic() < end: time.sleep(0.05)
 PY
 locks() {
@@ -120,12 +120,12 @@ locks() {
     mkdir -p /mnt/locks; mount -t nfs -o "vers=$LAB_VERS,proto=tcp,port=2053" "$HOST:/locks" /mnt/locks
     cp /tmp/lock.py /mnt/locks/lock.py
     python3 /tmp/lock.py /mnt/locks/f hold /tmp/let-go & holder=$!
-    for _ in $(seq 100); do [ -e /tmp/let-go.held ] && break; sleep 0.1; done
+    soon exists /tmp/let-go.held
     same refused "$(server 'python3 locks/lock.py locks/f try')" "a local program while a client holds"
     same "5 10" "$(server 'python3 locks/lock.py locks/f get')"
     touch /tmp/let-go; wait $holder
     same locked "$(server 'python3 locks/lock.py locks/f try')" "a local program when the client let go"
-    server 'python3 locks/lock.py locks/f hold "$PWD/let-go" >/dev/null 2>&1 & for n in $(seq 100); do [ -e let-go.held ] && break; sleep 0.1; done; [ -e let-go.held ]'
+    server 'python3 locks/lock.py locks/f hold "$PWD/let-go" >/dev/null 2>&1 & for n in $(seq 600); do [ -e let-go.held ] && break; sleep 0.1; done; [ -e let-go.held ]'
     same refused "$(python3 /tmp/lock.py /mnt/locks/f try)" "a client while a local program holds"
     same "5 10" "$(python3 /tmp/lock.py /mnt/locks/f get)"
     server 'touch let-go'

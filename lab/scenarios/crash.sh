@@ -11,8 +11,8 @@ cat >/tmp/book.py <<'PY'
 # book.py data|names|lock DIR SEED: works until /tmp/enough is there, then compares with what it noted.
 import errno, fcntl, os, random, struct, sys, time
 what, top, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
-r, end = random.Random(seed), time.monotonic() + 250
-def over(): return os.path.exists("/tmp/enough") or time.monotonic() > end
+r, end = random.Random(seed), time.monotonic() + float(os.environ["LAB_PATIENCE"])
+def over(): return done > 2 and os.path.exists("/tmp/enough") or time.monotonic() > end
 done = 0
 if what == "data":
     # A block holds a version not older than the last that was synced, nor newer than the last that was written.
@@ -40,7 +40,10 @@ if what == "data":
     with open(top + "/data%d" % seed, "rb") as f:
         for n in range(N): audit(n, f.read(B))
 elif what == "names":
-    top += "/names%d" % seed; os.mkdir(top); os.chdir(top); book = {}
+    top += "/names%d" % seed
+    try: os.mkdir(top)
+    except FileExistsError: pass        # asked again, see below; the folder is this one's alone
+    os.chdir(top); book = {}
     # A request whose answer was lost with the session is sent again by the kernel: then it finds itself done.
     def perform(call, *args, fine):
         try: call(*args); return

@@ -39,16 +39,8 @@ disks() {
 }
 need "file systems" disks
 
-serve() { # NS
-    printf '[copy]\ninter_server = "on"\nsources = ["10.98.0.0/24"]\ndestinations = ["10.98.0.0/24"]\n' >/tmp/dhow.toml
-    nsenter --net=/run/netns/$1 $dhow serve --config /tmp/dhow.toml --log info --listen 0.0.0.0:2049 \
-        --state-dir /run/dhow.$1 --export "/data=/export/$1,no_root_squash" >/tmp/dhow.$1.log 2>&1 &
-    local n
-    for ((n = 0; n < 200; n++)); do grep -qw ready /tmp/dhow.$1.log && return; sleep 0.05; done
-    cat /tmp/dhow.$1.log; return 1
-}
-need "dhow a" serve a
-need "dhow b" serve b
+need "dhow a" dhow_within a --log info
+need "dhow b" dhow_within b --log info
 
 knfsd() { # NS FSID
     modprobe -q nfsd 2>/dev/null || true

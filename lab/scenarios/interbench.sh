@@ -69,16 +69,8 @@ files() {
 }
 need "files" files
 
-serve() { # NS
-    printf '[copy]\ninter_server = "on"\nsources = ["10.98.0.0/24"]\ndestinations = ["10.98.0.0/24"]\n' >/tmp/dhow.toml
-    nsenter --net=/run/netns/$1 $dhow serve --config /tmp/dhow.toml --listen 0.0.0.0:2049 \
-        --state-dir /run/dhow.$1 --export "/data=/export/$1,no_root_squash" >/tmp/dhow.$1.log 2>&1 &
-    local n
-    for ((n = 0; n < 200; n++)); do grep -qw ready /tmp/dhow.$1.log && return; sleep 0.05; done
-    cat /tmp/dhow.$1.log; return 1
-}
-need "dhow a" serve a
-need "dhow b" serve b
+need "dhow a" dhow_within a
+need "dhow b" dhow_within b
 
 c() { nsenter --net=/run/netns/c unshare --uts sh -c 'echo client-c >/proc/sys/kernel/hostname; exec "$@"' sh "$@"; }
 mounts() {

@@ -29,10 +29,10 @@ assert not missing and not strange and not [n for n in twice if n.startswith("st
 print(len(seen), "names;", len(twice), "that come and go were shown twice")
 PY
 cat >/tmp/change.py <<'PY'
-# change.py DIR: creates, removes and renames other names until /tmp/listed is there.
+# change.py DIR: creates, removes and renames other names until /tmp/listed is there, ten times at least.
 import os, sys, time
-os.chdir(sys.argv[1]); n = 0; end = time.monotonic() + 200
-while not os.path.exists("/tmp/listed") and time.monotonic() < end:
+os.chdir(sys.argv[1]); n = 0; end = time.monotonic() + float(os.environ["LAB_PATIENCE"])
+while (n < 10 or not os.path.exists("/tmp/listed")) and time.monotonic() < end:
     os.close(os.open("comes-%06d" % n, os.O_CREAT | os.O_WRONLY))
     # What was done just before the server was killed is asked again after its restart, and is then done already: the reply
     # was lost with the server's memory (RFC 8881 2.10.6.5: no persistent sessions are offered).

@@ -25,7 +25,7 @@ terminated() { restart TERM; drop; same "file 10" "$(cat $m/a/renamed/c/10)"; }
 check "ended by SIGTERM" terminated
 written() {     # data under way while the server dies is sent again
     ( dd if=/tmp/big of=$m/during bs=64k conv=fsync status=none; echo $? >/tmp/dd.rc ) &
-    sleep 0.3; restart; wait; same 0 "$(cat /tmp/dd.rc)" "dd's status"
+    server 'until [ -s data/during ]; do sleep 0.02; done'; restart; wait; same 0 "$(cat /tmp/dd.rc)" "dd's status"
     again $m /data; cmp /tmp/big $m/during
 }
 check "a write under way comes through" written

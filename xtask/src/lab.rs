@@ -196,20 +196,24 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let started = Instant::now();
     let tally = Mutex::new(Tally::default());
     let runs = plans.len();
-    // A guest is mostly one busy process: one for each of this machine's cores.
+    // A guest is mostly one busy process: one for each of this machine's cores, and beside them one of those that wait.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let jobs = if options.jobs == 0 { cores.min(4) } else { options.jobs };
-    let queue = Mutex::new(VecDeque::from(plans));
+    let (idle, busy): (VecDeque<_>, VecDeque<_>) = plans.into_iter().partition(|plan| plan.scenario.idle);
+    let queues = [Mutex::new(busy), Mutex::new(idle)];
+    let take = |queue: &Mutex<VecDeque<_>>| queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let work_off = |queues: &[Mutex<VecDeque<Plan<'_>>>]| {
+        while let Some(plan) = queues.iter().find_map(take) {
+            let one = work.run(root, &plan, options, &known);
+            tally.lock().unwrap_or_else(PoisonError::into_inner).add(&one);
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..jobs {
-            scope.spawn(|| {
-                loop {
-                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    let Some(plan) = next else { break };
-                    let one = work.run(root, &plan, options, &known);
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(&one);
-                }
-            });
+            scope.spawn(|| work_off(&queues));
+        }
+        if options.jobs != 1 {
+            scope.spawn(|| work_off(&queues[1..]));
         }
     });
     let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -26,6 +26,8 @@ pub struct Scenario {
     pub serves: bool,
     /// `# client: yes` where dhow's client commands are run.
     pub client: bool,
+    /// `# idle: yes` where it waits most of the time: it runs beside as many others as the machine has cores.
+    pub idle: bool,
     /// `# outside: yes` where the script has a part that runs beside the guest, which holds the server.
     pub outside: bool,
 }
@@ -106,6 +108,7 @@ fn parse(name: String, text: &str) -> Result<Scenario> {
     let mem = take("mem").unwrap_or("1G").to_owned();
     let serves = take("serves") != Some("no");
     let client = take("client") == Some("yes");
+    let idle = take("idle") == Some("yes");
     let outside = take("outside") == Some("yes");
     take("prepares"); // these are for the scripts
     take("lease");
@@ -113,7 +116,7 @@ fn parse(name: String, text: &str) -> Result<Scenario> {
         bail!("'# {key}:' is not known");
     }
     ensure!(!runs.is_empty(), "'# runs:' is empty");
-    Ok(Scenario { name, title, runs, timeout, mem, serves, client, outside })
+    Ok(Scenario { name, title, runs, timeout, mem, serves, client, idle, outside })
 }
 
 /// The runs of the scenarios named (`NAME` or `NAME@RUN`), or all.
@@ -142,6 +145,7 @@ mod tests {
     fn the_head_of_a_script_is_read() {
         let s = parse("x".to_owned(), TEXT).unwrap();
         assert_eq!((s.title.as_str(), s.timeout, s.mem.as_str(), s.serves), ("a thing", 60, "1G", true));
+        assert!(!s.idle && parse("x".to_owned(), "#!/bin/bash\n# title: t\n# idle: yes\n").unwrap().idle);
         assert!(parse("x".to_owned(), "#!/bin/bash\n# title: t\n# tiemout: 3\n").is_err());
         assert!(parse("x".to_owned(), "#!/bin/bash\n").is_err());
     }

@@ -60,7 +60,7 @@ local_changes() {
     local rc=0
     server 'cat >/tmp/dhow-lab-change.$$.py <<EOS
 import os, sys
-os.chdir("data/many"); n = 0; top = os.getppid()
+os.chdir("data/many"); n = 0; top = os.getppid(); open("../changing", "w").close()
 while not os.path.exists("../enough") and os.getppid() == top:
     os.close(os.open("comes-%06d" % n, os.O_CREAT | os.O_WRONLY))
     if n >= 200: os.unlink("comes-%06d" % (n - 200))
@@ -68,7 +68,8 @@ while not os.path.exists("../enough") and os.getppid() == top:
     except FileNotFoundError: os.symlink("y", "goes-%06d" % (n % 5000))
     n += 1
 EOS
-python3 /tmp/dhow-lab-change.$$.py & changer=$!; sleep 0.5; rm /tmp/dhow-lab-change.$$.py'
+python3 /tmp/dhow-lab-change.$$.py >"$SERVED/server.changer.log" 2>&1 & changer=$!
+for n in $(seq 600); do [ -e data/changing ] && break; sleep 0.1; done; rm /tmp/dhow-lab-change.$$.py data/changing'
     once || rc=1
     server 'touch data/enough; wait $changer'
     return $rc

@@ -201,9 +201,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let jobs = if options.jobs == 0 { cores.min(4) } else { options.jobs };
     let (idle, busy): (VecDeque<_>, VecDeque<_>) = plans.into_iter().partition(|plan| plan.scenario.idle);
     let queues = [Mutex::new(busy), Mutex::new(idle)];
-    let take = |queue: &Mutex<VecDeque<_>>| queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let work_off = |queues: &[Mutex<VecDeque<Plan<'_>>>]| {
-        while let Some(plan) = queues.iter().find_map(take) {
+    let work_off = |queues: &[Queue<'_>]| {
+        while let Some(plan) = next(queues) {
             let one = work.run(root, &plan, options, &known);
             tally.lock().unwrap_or_else(PoisonError::into_inner).add(&one);
         }
@@ -223,6 +222,14 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     }
     ensure!(runs > 0 || options.names.is_empty(), "none of the scenarios named can run");
     Ok(tally.failed.is_empty())
+}
+
+/// Plans that wait for a guest.
+type Queue<'a> = Mutex<VecDeque<Plan<'a>>>;
+
+/// From the first queue that has one.
+fn next<'a>(queues: &[Queue<'a>]) -> Option<Plan<'a>> {
+    queues.iter().find_map(|queue| queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front())
 }
 
 /// Makes the guest's kernel and root file system where they are missing.

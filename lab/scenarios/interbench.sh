@@ -18,7 +18,7 @@ export LAB_SERVER=none
 dhow=/share/dhow
 rate=50                 # what a guest's two processors carry, all links busy, with the servers in it
 long=''
-sizes="4" runs=3 large=32
+sizes="4" runs=3 large=16
 if [ -n "$LAB_LONG" ]; then long=yes sizes="4 8 16 32 64 128" runs=3 large=''; fi
 
 hosts() {

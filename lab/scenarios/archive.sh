@@ -23,7 +23,7 @@ with open(top + "/big", "wb") as f: f.write(r.randbytes(3 << 20))
 with open(top + "/sparse", "wb") as f: f.seek(5 << 20); f.write(b"end")
 for folder, _, _ in os.walk(top, topdown=False): os.utime(folder, ns=(10**18, 10**18 + 5))
 PY
-python3 /tmp/make.py /tmp/tree "$(amount 160 4000)"
+python3 /tmp/make.py /tmp/tree "$(amount 160 1500)"
 tar -C /tmp -cf /tmp/tree.tar tree
 # (tar by itself takes what is there already for done, or removes it and makes it anew.)
 untar() { redo rm -rf "$m/tree"; redo tar -C $m -xpf /tmp/tree.tar; tar -C $m --compare -f /tmp/tree.tar; again $m /data; tar -C $m --compare -f /tmp/tree.tar; }

@@ -177,6 +177,11 @@ impl Inner {
         if fs.fast && !fs.syncer.is_busy() { Place::Here } else { Place::Pool }
     }
 
+    /// Whether the copy that asks is the only one under way in this tree.
+    pub(crate) fn only_copy(&self) -> bool {
+        self.copies.available_permits() + 1 >= self.options.copies.max(1)
+    }
+
     /// Runs `f` at `place`.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,

@@ -80,6 +80,7 @@ mod mover;
 mod names;
 pub mod options;
 mod readdir;
+mod relay;
 mod resolve;
 mod rights;
 mod setattr;

@@ -16,9 +16,12 @@ use crate::fs::Filesystem;
 use crate::inner::Inner;
 use crate::inode::{Changing, Inode};
 use crate::options::Reflink;
+use crate::relay;
 
 /// The most that one call inside the kernel copies, so that a cancelled copy ends soon.
 const STEP: u64 = 8 << 20;
+/// How much more of a copy within memory is one chunk of work: it takes no longer than a chunk on a disk.
+const IN_MEMORY: u64 = 8;
 /// Buffer of the last resort.
 const BUFFER: usize = 1 << 20;
 
@@ -83,6 +86,8 @@ impl Inner {
         if len == 0 {
             return Ok(0);
         }
+        let in_memory = src.inode.fs.volatile && dst.inode.fs.volatile;
+        let chunk = if in_memory { chunk.saturating_mul(IN_MEMORY) } else { chunk };
         let mut copy = Copy {
             inner: self,
             src,
@@ -91,6 +96,7 @@ impl Inner {
             done: 0,
             work: 0,
             buffered: self.options.reflink == Reflink::Never && shares_in_kernel(&dst.inode.fs),
+            relayed: in_memory && !Arc::ptr_eq(&src.inode, &dst.inode) && relay::has_processor() && self.only_copy(),
             solid: src.inode.fs.volatile && stat.blocks.saturating_mul(512) >= size,
         };
         let _changing = Changing::new(&dst.inode);
@@ -119,6 +125,8 @@ struct Copy<'a> {
     work: u64,
     /// Copying inside the kernel was refused, or would share blocks that must not be shared.
     buffered: bool,
+    /// A second thread may read ahead.
+    relayed: bool,
     /// The source has no holes, and asking for them is dear: in tmpfs, which counts its blocks exactly, SEEK_HOLE
     /// looks at every page up to the hole.
     solid: bool,
@@ -166,7 +174,7 @@ impl Copy<'_> {
                 Ok(end) => (end - self.from()).min(left),
                 Err(_) => left,
             };
-            if self.data(data.min(chunk - self.work).min(STEP))? == 0 {
+            if self.data(data.min(chunk - self.work))? == 0 {
                 // The source became shorter.
                 break;
             }
@@ -271,6 +279,18 @@ impl Copy<'_> {
 
     /// Moves up to `len` bytes of data; 0 at the end of the source.
     fn data(&mut self, len: u64) -> Result<u64> {
+        if self.relayed && len >= relay::MIN {
+            let (src, dst) = (&self.src.fd, &self.dst.fd);
+            match relay::copy(src, self.from(), dst, self.to(), len, &self.inner.options.buffers) {
+                Some(moved) => {
+                    self.done += moved.done;
+                    self.work += moved.done;
+                    return moved.error.map_or(Ok(moved.done), |e| Err(sys(e)));
+                }
+                None => self.relayed = false,
+            }
+        }
+        let len = len.min(STEP);
         if !self.buffered {
             let step = usize::try_from(len).unwrap_or(usize::MAX);
             match io::copy_file_range(&self.src.fd, self.from(), &self.dst.fd, self.to(), step) {

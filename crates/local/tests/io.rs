@@ -412,6 +412,39 @@ async fn copies_keep_holes_and_clear_old_data_case_b35() {
     }
 }
 
+/// Large copies, which take another way within memory; several at once, and into themselves.
+#[tokio::test]
+async fn large_copies_are_right_however_many_run() {
+    use std::os::unix::fs::FileExt;
+    for tree in Tree::each().await {
+        let len = 40 * MIB + 4321;
+        let data: Vec<u8> = (0..len).map(|n| (n / 509 + n) as u8).collect();
+        let file = std::fs::File::create(tree.path("src")).unwrap();
+        file.write_all_at(&data, 0).unwrap();
+        // With a hole in the second half, which is to stay one.
+        file.set_len(60 * MIB).unwrap();
+        let src = tree.lookup(&root(), &tree.root, "src").await.unwrap().handle;
+        let one = async |n: usize| {
+            let dst = tree.file(&root(), &tree.root, &format!("dst{n}"), 0o644).await;
+            let chunk = [1, 8, 64][n] * MIB;
+            assert_eq!(copy(&tree, &src, n as u64, &tree, &dst, 0, u64::MAX, chunk).await, 60 * MIB - n as u64);
+        };
+        one(0).await;
+        tokio::join!(one(1), one(2));
+        for n in 0..3 {
+            let path = tree.path(&format!("dst{n}"));
+            let got = std::fs::read(&path).unwrap();
+            assert!(got[..data.len() - n] == data[n..] && got[data.len() - n..].iter().all(|b| *b == 0), "{n}");
+            assert!(std::fs::metadata(&path).unwrap().blocks() * 512 < 42 * MIB, "the hole is kept");
+        }
+        // The end of a file to the start of it, as far as the two do not meet.
+        assert_eq!(copy(&tree, &src, 20 * MIB, &tree, &src, 0, 20 * MIB, 8 * MIB).await, 20 * MIB);
+        let got = std::fs::read(tree.path("src")).unwrap();
+        let half = (20 * MIB) as usize;
+        assert!(got[..half] == data[half..2 * half] && got[half..data.len()] == data[half..]);
+    }
+}
+
 #[tokio::test]
 async fn copies_between_two_trees() {
     let all = Tree::each().await;

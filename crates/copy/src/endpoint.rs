@@ -308,8 +308,11 @@ pub trait Endpoint: Send + Sync + 'static {
     /// Gives the file `existing` a second name.
     async fn hard_link(&self, existing: &Path, path: &Path) -> Result<()>;
 
-    /// Sets attributes.
+    /// Sets attributes of the object itself.
     async fn set_meta(&self, path: &Path, set: &SetMeta) -> Result<()>;
+
+    /// Sets attributes of what a symbolic link leads to.
+    async fn set_meta_followed(&self, path: &Path, set: &SetMeta) -> Result<()>;
 
     /// Renames, replacing what has the new name.
     async fn rename(&self, from: &Path, to: &Path) -> Result<()>;

@@ -196,7 +196,7 @@ async fn small(
 }
 
 /// Whether the copy may take the place of what is there.
-fn replaceable(
+pub(crate) fn replaceable(
     (meta, from): (&Meta, (&Arc<dyn Endpoint>, &Path)),
     (to, shown): ((&Arc<dyn Endpoint>, &Path), &str),
     replaced: Option<&Meta>,

@@ -8,6 +8,7 @@
 //! | [`policy`], `costs` | whether that is faster than through this process: the model, and its clock |
 //! | `file` | one file: method, temporary name, durability |
 //! | `pipeline` | bytes through this process |
+//! | `other` | symbolic links, special files, hard links: made beside what they replace, then renamed |
 //! | `tree`, `trees` | copying, making and removing trees: many objects in flight |
 //! | `progress` | events, and how to stop |
 //!
@@ -22,6 +23,7 @@ mod file;
 mod inter;
 mod local;
 mod nfs;
+mod other;
 mod pipeline;
 pub mod policy;
 mod progress;
@@ -38,6 +40,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use file::{Choice, FileReport, Known, Options, Sync, calls_of, copy_file};
 pub use local::{Local, is_superuser, umask};
 pub use nfs::NfsEndpoint;
+pub use other::copy_other;
 pub use pipeline::{WINDOW, drain, fill};
 pub use policy::{Decision, MinSize, Model, Way};
 pub use progress::{Cancel, Event, Progress, Stop};

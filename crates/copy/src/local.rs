@@ -441,6 +441,16 @@ impl Endpoint for Local {
         .await
     }
 
+    async fn set_meta_followed(&self, path: &Path, set: &SetMeta) -> Result<()> {
+        let (path, set) = (path.to_owned(), *set);
+        blocking(move || {
+            let flags = OFlags::PATH.bits() as i32;
+            let fd = at(&path, OpenOptions::new().read(true).custom_flags(flags).open(&path))?;
+            apply(&fd, &set, &path)
+        })
+        .await
+    }
+
     async fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, to) = (from.to_owned(), to.to_owned());
         blocking(move || {

@@ -746,6 +746,11 @@ impl Endpoint for NfsEndpoint {
         done.map_err(|e| set_failure(&e, set, self.shown(path)))
     }
 
+    async fn set_meta_followed(&self, path: &Path, set: &SetMeta) -> Result<()> {
+        let done = self.fs.setattr(self.place(path), &attrs_of(set)).await;
+        done.map_err(|e| set_failure(&e, set, self.shown(path)))
+    }
+
     async fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let renamed = self.rename_within(from, to).await;
         self.forget_dirs();

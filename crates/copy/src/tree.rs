@@ -2,6 +2,7 @@
 
 use crate::endpoint::{Calls, Endpoint, Kind, Meta, Method, SetMeta};
 use crate::file::{Known, Options, calls_of, copy_file};
+use crate::other::{copy_other, link};
 use crate::progress::{Event, Progress};
 use crate::{Error, ErrorKind, Result};
 use futures_util::stream::{self, StreamExt};
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -70,13 +72,16 @@ pub struct TreeReport {
     pub failed: u64,
 }
 
+/// Filesystem and number.
+type FileId = (u64, u64, u64);
+
 struct Walk {
     from: Arc<dyn Endpoint>,
     to: Arc<dyn Endpoint>,
     options: Options,
     progress: Progress,
     /// The root of the copy, when it lies where the source lies: it must not be copied into itself.
-    root: Option<(u64, u64, u64)>,
+    root: Option<FileId>,
     /// Nothing new is begun.
     halt: AtomicBool,
 }
@@ -152,8 +157,9 @@ pub async fn copy_tree(
         linked: options.hard_links.then(HashMap::new),
         links: Vec::new(),
         ends: Vec::new(),
+        files_in_flight: options.files_in_flight.max(1),
     };
-    run.all(root, root_fresh, options.files_in_flight.max(1)).await;
+    run.all(root, root_fresh).await;
     run.finish().await;
     let mut report = run.report;
     report.elapsed = start.elapsed();
@@ -182,18 +188,19 @@ struct Run {
     report: TreeReport,
     /// Kinds of errors that were told once and need not be told for every file.
     fatal: HashSet<ErrorKind>,
-    /// The first name in the copy of each file with several names.
-    linked: Option<HashMap<(u64, u64, u64), PathBuf>>,
-    /// Further names: existing, new.
-    links: Vec<(PathBuf, PathBuf)>,
+    /// The first name in the copy of each file with several names; one that could not be copied has none.
+    linked: Option<HashMap<FileId, PathBuf>>,
+    /// Further names of these.
+    links: Vec<Job>,
     ends: Vec<DirEnd>,
+    files_in_flight: usize,
 }
 
 impl Run {
-    async fn all(&mut self, root: DirJob, root_fresh: bool, files_in_flight: usize) {
+    async fn all(&mut self, root: DirJob, root_fresh: bool) {
         let (tx, mut rx) = mpsc::channel::<Job>(QUEUE);
         let small = self.walk.from.small_limit().max(self.walk.to.small_limit());
-        let room = u32::try_from(files_in_flight).unwrap_or(u32::MAX).min(u32::MAX / SMALL_FILES) * SMALL_FILES;
+        let room = u32::try_from(self.files_in_flight).unwrap_or(u32::MAX).min(u32::MAX / SMALL_FILES) * SMALL_FILES;
         let room = Arc::new(Semaphore::new(room as usize));
         let take = |job: &Job| {
             let is_small = job.meta.kind != Kind::File || job.meta.size <= u64::from(small);
@@ -237,7 +244,15 @@ impl Run {
                     Err(e) => self.failed(Error::with(ErrorKind::Io, "", e.to_string())),
                 },
                 Some(done) = files.join_next(), if !files.is_empty() => match done {
-                    Ok(done) => self.copied(done),
+                    Ok((id, done)) => {
+                        // Its other names must not become names of what was there before.
+                        if done.is_err()
+                            && let Some(linked) = &mut self.linked
+                        {
+                            linked.remove(&id);
+                        }
+                        self.copied(done);
+                    }
                     Err(e) => self.failed(Error::with(ErrorKind::Io, "", e.to_string())),
                 },
                 Some(job) = rx.recv(), if next.is_none() && !dirs.is_empty() => next = Some(job),
@@ -245,7 +260,7 @@ impl Run {
         }
     }
 
-    fn begin(&mut self, job: Job, room: OwnedSemaphorePermit, files: &mut JoinSet<Result<Copied>>) {
+    fn begin(&mut self, job: Job, room: OwnedSemaphorePermit, files: &mut JoinSet<(FileId, Result<Copied>)>) {
         if self.walk.halt.load(Ordering::Relaxed) {
             return;
         }
@@ -253,16 +268,17 @@ impl Run {
             && job.meta.nlink > 1
             && job.meta.kind == Kind::File
         {
-            if let Some(first) = linked.get(&job.meta.id) {
-                self.links.push((first.clone(), job.to));
+            if linked.contains_key(&job.meta.id) {
+                self.links.push(job);
                 return;
             }
             linked.insert(job.meta.id, job.to.clone());
         }
+        let id = job.meta.id;
         let copy = one(self.walk.clone(), job);
         files.spawn(async move {
             let _room = room;
-            copy.await
+            (id, copy.await)
         });
     }
 
@@ -302,12 +318,9 @@ impl Run {
             return;
         }
         let walk = self.walk.clone();
-        for (existing, path) in std::mem::take(&mut self.links) {
-            let mut made = walk.to.hard_link(&existing, &path).await;
-            if made.as_ref().is_err_and(|e| e.kind == ErrorKind::Exists) {
-                made = replace(&*walk.to, &path, walk.to.hard_link(&existing, &path)).await;
-            }
-            self.copied(made.map(|()| Copied::Other));
+        self.further_names().await;
+        if walk.halt.load(Ordering::Relaxed) {
+            return;
         }
         // The deepest first: a directory that its mode closes comes after what is in it.
         let mut by_depth: BTreeMap<usize, Vec<DirEnd>> = BTreeMap::new();
@@ -318,10 +331,47 @@ impl Run {
         }
         for (_, ends) in by_depth.into_iter().rev() {
             let to = &walk.to;
-            let sets = stream::iter(ends).map(|end| async move { to.set_meta(&end.to, &end.set).await });
+            let sets = stream::iter(ends).map(|end| async move { to.set_meta_followed(&end.to, &end.set).await });
             let results: Vec<_> = sets.buffer_unordered(SETS_IN_FLIGHT).collect().await;
             for error in results.into_iter().filter_map(Result::err) {
                 self.failed(error);
+            }
+        }
+    }
+
+    /// The further names of files that have several, all at the same time.
+    async fn further_names(&mut self) {
+        let walk = self.walk.clone();
+        let mut pairs = Vec::new();
+        for job in std::mem::take(&mut self.links) {
+            let id = job.meta.id;
+            let Some(linked) = &mut self.linked else { return };
+            if let Some(first) = linked.get(&id) {
+                pairs.push((first.clone(), job.to));
+                continue;
+            }
+            // The first name could not be made: this one is a copy of its own, and the first for the others.
+            let path = job.to.clone();
+            let done = one(walk.clone(), job).await;
+            if done.is_ok() {
+                linked.insert(id, path);
+            }
+            self.copied(done);
+        }
+        let links = stream::iter(pairs).map(|(first, path)| {
+            let walk = &walk;
+            async move {
+                if walk.halt.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let stopped = walk.options.cancel.is_cancelled();
+                Some(if stopped { Err(Error::cancelled()) } else { link(&*walk.to, &first, &path).await })
+            }
+        });
+        let mut links = pin!(links.buffer_unordered(self.files_in_flight * SMALL_FILES as usize));
+        while let Some(done) = links.next().await {
+            if let Some(done) = done {
+                self.copied(done.map(|()| Copied::Other));
             }
         }
     }
@@ -397,12 +447,6 @@ async fn fill_directory(
     Ok(())
 }
 
-/// Removes what is at `path` and makes it anew.
-async fn replace(to: &dyn Endpoint, path: &Path, make: impl Future<Output = Result<()>>) -> Result<()> {
-    to.remove(path).await?;
-    make.await
-}
-
 async fn one(walk: Arc<Walk>, job: Job) -> Result<Copied> {
     if walk.options.cancel.is_cancelled() {
         return Err(Error::cancelled());
@@ -416,31 +460,12 @@ async fn one(walk: Arc<Walk>, job: Job) -> Result<Copied> {
             Err(e) => return Err(e),
         }
     };
-    let (from, to) = (&*walk.from, &*walk.to);
-    match job.meta.kind {
-        Kind::File => {
-            let known = Known { source: Some(&job.meta), replaced: replaced.as_ref() };
-            let (from, to) = ((&walk.from, job.from.as_path()), (&walk.to, job.to.as_path()));
-            let report = copy_file(from, to, known, &walk.options, &walk.progress).await?;
-            return Ok(Copied::File { method: report.method, bytes: report.bytes, durable: report.durable });
-        }
-        Kind::Symlink => {
-            let target = from.read_link(&job.from).await?;
-            let make = to.make_link(&job.to, &target);
-            if replaced.is_some() { replace(to, &job.to, make).await? } else { make.await? }
-        }
-        kind => {
-            let mode = walk.options.mode_at_first(&job.meta, None);
-            let make = to.make_special(&job.to, kind, mode);
-            if replaced.is_some() { replace(to, &job.to, make).await? } else { make.await? }
-        }
+    let known = Known { source: Some(&job.meta), replaced: replaced.as_ref() };
+    let (from, to) = ((&walk.from, job.from.as_path()), (&walk.to, job.to.as_path()));
+    if job.meta.kind == Kind::File {
+        let report = copy_file(from, to, known, &walk.options, &walk.progress).await?;
+        return Ok(Copied::File { method: report.method, bytes: report.bytes, durable: report.durable });
     }
-    let mut set = walk.options.kept(&job.meta);
-    if job.meta.kind == Kind::Symlink {
-        set.mode = None;
-    }
-    if !set.is_empty() {
-        to.set_meta(&job.to, &set).await?;
-    }
+    copy_other(from, to, known, &walk.options).await?;
     Ok(Copied::Other)
 }

@@ -327,7 +327,7 @@ async fn one(
             replaced = None;
         }
     }
-    if replaced.is_none() || meta.kind == Kind::File {
+    if replaced.is_none() || meta.kind != Kind::Dir {
         // Of the name itself: a symbolic link is replaced, not written through.
         replaced = match to.endpoint.stat(&target).await {
             Ok(meta) => Some(meta),
@@ -341,12 +341,9 @@ async fn one(
         Kind::Dir => {
             return Err(Error::with(ErrorKind::IsDirectory, from.shown(), "is a directory; copy it with -r"));
         }
-        Kind::Symlink if recursive => {
-            let link = from.endpoint.read_link(&from.path).await?;
-            if replaced.is_some() {
-                to.endpoint.remove(&target).await?;
-            }
-            to.endpoint.make_link(&target, &link).await?;
+        kind if recursive && kind != Kind::File => {
+            let known = Known { source: Some(&meta), replaced: replaced.as_ref() };
+            dhow_copy::copy_other(from_at, to_at, known, &options.copy).await?;
             sum.others += 1;
             sum.many = true;
         }

@@ -206,6 +206,93 @@ fn one_failure_of_a_tree_does_not_stop_the_others() {
     assert_eq!(names(&server.dir.join("to")), ["a", "b", "c"]);
 }
 
+/// Links and special files take the place of files, complete or not at all, and of no directory: NFS would remove an
+/// empty one for them.
+#[test]
+fn links_take_the_place_of_files_alone() {
+    let server = Server::start();
+    let local = tempfile::tempdir().unwrap();
+    let from = local.path().join("from");
+    fs::create_dir(&from).unwrap();
+    for name in ["dir", "file", "again"] {
+        symlink("target", from.join(name)).unwrap();
+    }
+    let there = server.dir.join("to");
+    for to in [there.as_path(), &local.path().join("to")] {
+        fs::create_dir_all(to.join("dir")).unwrap();
+        fs::write(to.join("file"), "old").unwrap();
+        symlink("old", to.join("again")).unwrap();
+        let named = if to == there { server.url("to") } else { to.to_str().unwrap().to_owned() };
+        let line = fails(1, ["cp", "-r", from.join("dir").to_str().unwrap(), &named]);
+        assert_eq!(line, format!("{named}/dir: is a directory"));
+        let out = common::run(["cp", "-r", "--json", &format!("{}/.", from.display()), &named]);
+        assert_eq!(out.status.code(), Some(1));
+        let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((&report["others"], &report["failed"]), (&2.into(), &1.into()), "{report}");
+        assert_eq!(report["errors"][0]["error"], format!("{named}/dir: is a directory"));
+        assert!(fs::symlink_metadata(to.join("dir")).unwrap().is_dir());
+        for name in ["file", "again"] {
+            assert_eq!(fs::read_link(to.join(name)).unwrap(), Path::new("target"));
+        }
+        assert_eq!(names(to), ["again", "dir", "file"]);
+    }
+    let line = fails(1, ["cp", "-r", &server.url("to/file"), &server.url("to/file")]);
+    assert!(line.contains("is the same file as"), "{line}");
+}
+
+/// When the first name of a file cannot be copied, the others are names of a copy all the same, never of what was there.
+#[test]
+fn hard_links_when_one_name_is_taken() {
+    let server = Server::start();
+    let local = tempfile::tempdir().unwrap();
+    let from = local.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("n0"), "new").unwrap();
+    for n in 1..6 {
+        fs::hard_link(from.join("n0"), from.join(format!("n{n}"))).unwrap();
+    }
+    for taken in 0..6 {
+        let to = server.dir.join(format!("to{taken}"));
+        fs::create_dir_all(to.join(format!("n{taken}"))).unwrap();
+        for n in (0..6).filter(|n| *n != taken) {
+            fs::write(to.join(format!("n{n}")), "old").unwrap();
+        }
+        let args = ["cp", "-a", "--json", &format!("{}/.", from.display()), &server.url(&format!("to{taken}"))];
+        let out = common::run(args);
+        let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((&report["files"], &report["others"]), (&1.into(), &4.into()), "{report}");
+        assert_eq!(report["failed"], 1, "{report}");
+        let made: Vec<_> = names(&to).into_iter().filter(|n| *n != format!("n{taken}")).collect();
+        assert_eq!(made.len(), 5, "{made:?}");
+        let inode = |name: &String| fs::metadata(to.join(name)).unwrap().ino();
+        for name in &made {
+            assert_eq!(fs::read(to.join(name)).unwrap(), b"new", "{name} of to{taken}");
+            assert_eq!(inode(name), inode(&made[0]));
+        }
+    }
+}
+
+/// A directory that is reached by a symbolic link gets the attributes; the link keeps its own.
+#[test]
+fn attributes_of_a_directory_behind_a_link() {
+    let server = Server::start();
+    let local = tempfile::tempdir().unwrap();
+    let from = local.path().join("from");
+    fs::create_dir(&from).unwrap();
+    fs::set_permissions(&from, fs::Permissions::from_mode(0o711)).unwrap();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    fs::File::open(&from).unwrap().set_modified(old).unwrap();
+    for at in [server.dir.clone(), local.path().to_owned()] {
+        fs::create_dir(at.join("real")).unwrap();
+        symlink("real", at.join("link")).unwrap();
+        let named = if at == server.dir { server.url("link") } else { at.join("link").to_str().unwrap().to_owned() };
+        ok(["cp", "-rpq", &format!("{}/.", from.display()), &named]);
+        let real = fs::metadata(at.join("real")).unwrap();
+        assert_eq!((real.mode() & 0o7777, real.mtime()), (0o711, 1_000_000_000), "{named}");
+        assert_ne!(fs::symlink_metadata(at.join("link")).unwrap().mtime(), 1_000_000_000, "{named}");
+    }
+}
+
 #[test]
 fn the_small_commands() {
     let server = Server::start();

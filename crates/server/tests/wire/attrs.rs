@@ -1,12 +1,15 @@
 //! Attributes (RFC 8881 5, 18.7, 18.30, 18.31, 18.15).
 
-use crate::common::{Srv, last};
+use crate::common::{Srv, last, open_to_all};
+use dhow_local::{Local, Options};
 use dhow_proto::v4::attr::{self, *};
-use dhow_proto::v4::ops::VerifyArgs;
+use dhow_proto::v4::ops::{CreateType, VerifyArgs};
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, Fattr, FileHandle, ModeMasked, NfsTime, OpNum, ResOp, SetTime, Status};
 use dhow_testkit::fault::{Action, Call};
+use dhow_testkit::{MemFs, memfs};
 use dhow_testkit::wire::{Client, op};
 use dhow_vfs::ErrorKind;
+use std::sync::Arc;
 
 async fn file(c: &mut Client) -> FileHandle {
     let root = c.walk("").await;
@@ -474,4 +477,21 @@ async fn a_setattr_that_fails_half_way_tells_what_was_set() {
     assert_eq!(set(&mut c).await, (Status::NOSPC, Bitmap::of(&[attr::MODE])));
     srv.fault.once(Call::SetAttr, Action::Fail(ErrorKind::NoSpace));
     assert_eq!(set(&mut c).await, (Status::NOSPC, Bitmap::default()));
+}
+
+/// An attribute that this object cannot have: Linux keeps no mode of a symbolic link (RFC 8881 15.1.15.1).
+#[tokio::test]
+async fn an_attribute_that_an_object_has_not() {
+    let home = tempfile::tempdir().unwrap();
+    let local = Arc::new(Local::open(Options::new(home.path())).unwrap());
+    let srv = Srv::over(local, MemFs::with(memfs::Options::default()), |config| {
+        config.exports[0].options = open_to_all();
+    })
+    .await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    c.ok(&[op::put(&root), op::create(CreateType::Link("target".into()), "l", Attrs::default())]).await;
+    let link = c.walk("l").await;
+    let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
+    assert_eq!(c.status(&[op::put(&link), op::setattr(attrs)]).await, Status::ATTRNOTSUPP);
 }

@@ -7,7 +7,7 @@ use dhow_proto::v4::attr::ACL;
 use dhow_proto::v4::ops::{SetattrArgs, SetattrRes};
 use dhow_proto::v4::{Bitmap, Status};
 use dhow_state::IoKind;
-use dhow_vfs::{FileKind, SetDone};
+use dhow_vfs::{ErrorKind, FileKind, SetDone};
 
 pub(crate) async fn run(cx: &OpCx, args: SetattrArgs) -> SetattrRes {
     match set(cx, args).await {
@@ -34,7 +34,12 @@ fn told(mask: &Bitmap, done: dhow_vfs::Result<SetDone>) -> Result<Bitmap, Failed
         Ok(done) => Ok(attrs::applied(mask, &done.applied)),
         Err(e) => {
             let attrsset = e.applied().map_or_else(Bitmap::default, |set| attrs::applied(mask, set));
-            Err(Failed { status: crate::errmap::status(&e), attrsset })
+            // Some objects have not all attributes: Linux keeps no mode of a symbolic link (RFC 8881 15.1.15.1).
+            let status = match e.kind() {
+                ErrorKind::NotSupported => Status::ATTRNOTSUPP,
+                _ => crate::errmap::status(&e),
+            };
+            Err(Failed { status, attrsset })
         }
     }
 }

@@ -45,6 +45,8 @@ pub enum ErrorKind {
     Cancelled,
     /// A file or a lock is in use by somebody else.
     Busy,
+    /// Nobody reads what is written (a pipe whose reader has gone).
+    Unread,
     /// Anything else.
     Io,
 }
@@ -71,6 +73,7 @@ impl ErrorKind {
             Self::Unreachable => "server not reachable",
             Self::Cancelled => "stopped",
             Self::Busy => "in use by somebody else",
+            Self::Unread => "nobody reads it any more",
             Self::Io => "input/output error",
         }
     }
@@ -115,6 +118,7 @@ impl Error {
             Some(Errno::FBIG) => ErrorKind::TooBig,
             Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV) => ErrorKind::Unsupported,
             Some(Errno::STALE) => ErrorKind::Stale,
+            Some(Errno::PIPE) => ErrorKind::Unread,
             Some(Errno::BUSY | Errno::TXTBSY) => ErrorKind::Busy,
             _ => {
                 return Self::with(ErrorKind::Io, place, error.to_string());

@@ -176,6 +176,11 @@ pub(crate) fn failure(error: &dhow_client::Error, place: impl Into<String>) -> E
             Status::NOTDIR => ErrorKind::NotDirectory,
             Status::ISDIR => ErrorKind::IsDirectory,
             Status::NOTEMPTY => ErrorKind::NotEmpty,
+            // What stops the superuser is most often that the server takes him for nobody.
+            Status::ACCESS | Status::PERM if crate::is_superuser() => {
+                let words = "permission denied; servers take root for nobody, unless they export with no_root_squash";
+                return Error::with(ErrorKind::Permission, place, words);
+            }
             Status::ACCESS | Status::PERM => ErrorKind::Permission,
             Status::NOSPC | Status::DQUOT => ErrorKind::NoSpace,
             Status::ROFS => ErrorKind::ReadOnly,
@@ -738,7 +743,14 @@ impl Endpoint for NfsEndpoint {
     }
 
     async fn hard_link(&self, existing: &Path, path: &Path) -> Result<()> {
-        self.fs.link(self.place(existing), self.place(path)).await.map_err(self.err(path))
+        match self.fs.link(self.place(existing), self.place(path)).await.map_err(self.err(path)) {
+            // The server does not say which of the two names it misses.
+            Err(e) if e.kind == ErrorKind::NotFound => {
+                self.stat(existing).await?;
+                Err(e)
+            }
+            other => other,
+        }
     }
 
     async fn set_meta(&self, path: &Path, set: &SetMeta) -> Result<()> {

@@ -132,7 +132,7 @@ pub async fn copy_tree(
     if meta.kind != Kind::Dir {
         return Err(Error::new(ErrorKind::NotDirectory, from.0.shown(from.1)));
     }
-    let (root_fresh, root_meta) = make_dir(&**to.0, to.1, &meta, &options.copy).await?;
+    let (root_fresh, root_meta) = make_dir(&**to.0, to.1, &meta, &options.copy, true).await?;
     let same_place = from.0.same_place(&**to.0);
     if same_place && root_meta.id == meta.id {
         return Err(Error::with(
@@ -168,7 +168,10 @@ pub async fn copy_tree(
 }
 
 /// Makes a directory for a copy of `meta`, or finds one. Returns whether it is new, and its attributes.
-async fn make_dir(to: &dyn Endpoint, path: &Path, meta: &Meta, options: &Options) -> Result<(bool, Meta)> {
+///
+/// A symbolic link to a directory is one only where the user named it (`root`). Below, a link may be of the source's
+/// making: a server that lists a name twice, as a link and as a directory, would have us write where the link leads.
+async fn make_dir(to: &dyn Endpoint, path: &Path, meta: &Meta, options: &Options, root: bool) -> Result<(bool, Meta)> {
     // We write into it whatever its final mode is; that is set when its content is complete.
     let mode = (meta.mode & 0o777 & !options.umask) | 0o700;
     match to.make_dir(path, mode).await {
@@ -176,7 +179,7 @@ async fn make_dir(to: &dyn Endpoint, path: &Path, meta: &Meta, options: &Options
         Err(e) if e.kind == ErrorKind::Exists => {}
         Err(e) => return Err(e),
     }
-    let there = to.stat_followed(path).await?;
+    let there = if root { to.stat_followed(path).await? } else { to.stat(path).await? };
     if there.kind != Kind::Dir {
         return Err(Error::with(ErrorKind::NotDirectory, to.shown(path), "exists and is not a directory"));
     }
@@ -331,7 +334,13 @@ impl Run {
         }
         for (_, ends) in by_depth.into_iter().rev() {
             let to = &walk.to;
-            let sets = stream::iter(ends).map(|end| async move { to.set_meta_followed(&end.to, &end.set).await });
+            let sets = stream::iter(ends).map(|end| async move {
+                // The root alone may be behind a link.
+                if end.depth == 0 {
+                    return to.set_meta_followed(&end.to, &end.set).await;
+                }
+                to.set_meta(&end.to, &end.set).await
+            });
             let results: Vec<_> = sets.buffer_unordered(SETS_IN_FLIGHT).collect().await;
             for error in results.into_iter().filter_map(Result::err) {
                 self.failed(error);
@@ -407,7 +416,7 @@ async fn fill_directory(
     }
     let fresh = match made {
         Some(fresh) => fresh,
-        None => cancel.run(make_dir(&*walk.to, &job.to, &job.meta, &walk.options)).await?.0,
+        None => cancel.run(make_dir(&*walk.to, &job.to, &job.meta, &walk.options, false)).await?.0,
     };
     let mut set = walk.options.kept(&job.meta);
     let mode = job.meta.mode & 0o777 & !walk.options.umask;

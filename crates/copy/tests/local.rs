@@ -229,6 +229,29 @@ async fn a_tree_is_not_copied_into_itself() {
     assert_eq!(same.unwrap_err().kind, ErrorKind::Same);
 }
 
+/// A server may list one name as a link and as a directory: what is in the directory is not written where the link leads.
+/// The root of the copy may be behind a link, for the user named that.
+#[tokio::test]
+async fn nothing_is_written_behind_a_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to, outside) = (dir.path().join("from"), dir.path().join("to"), dir.path().join("outside"));
+    tree(&from);
+    for made in [&to, &outside] {
+        fs::create_dir(made).unwrap();
+    }
+    symlink(&outside, to.join("sub")).unwrap();
+    symlink(&to, dir.path().join("named")).unwrap();
+    let place = local();
+    let named = dir.path().join("named");
+    let mut options = TreeOptions::default();
+    options.copy.preserve = true;
+    let report = copy_tree((&place, &from), (&place, &named), &options, &Progress::none()).await.unwrap();
+    assert_eq!((report.failed, report.errors[0].kind), (1, ErrorKind::NotDirectory), "{:?}", report.errors);
+    assert_eq!(report.errors[0].place, named.join("sub").to_str().unwrap());
+    assert!(names(&outside).is_empty());
+    assert!(names(&to).len() > 1, "the others are there");
+}
+
 #[tokio::test]
 async fn trees_are_made_and_removed() {
     let dir = tempfile::tempdir().unwrap();

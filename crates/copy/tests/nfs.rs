@@ -8,7 +8,7 @@ use dhow_copy::{
     Result, Stop, Sync, TreeOptions, copy_file, copy_tree,
 };
 use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
-use dhow_testkit::fault::{Action, Call};
+use dhow_testkit::fault::{Action, Call, Gate};
 use dhow_testkit::{Fault, MemFs, memfs};
 use std::path::Path;
 use std::sync::Arc;
@@ -379,4 +379,39 @@ async fn what_follows_the_close_is_sent_again_without_it() {
     let error = bed.copy("/a", "/c", &options, &Progress::none()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
     assert_eq!((bed.names().await, bed.fs.open_count()), (vec!["a".to_owned(), "b".to_owned()], 0));
+}
+
+/// C5: small files of a tree go to the server hundreds at a time, and so do symbolic links and further names of files.
+#[tokio::test]
+async fn hundreds_of_small_files_are_in_flight() {
+    let bed = Bed::plain().await;
+    let dir = tempfile::tempdir().unwrap();
+    for kind in ["files", "links", "names"] {
+        std::fs::create_dir(dir.path().join(kind)).unwrap();
+    }
+    for i in 0..600 {
+        std::fs::write(dir.path().join(format!("files/{i}")), [7; 10]).unwrap();
+        std::os::unix::fs::symlink("target", dir.path().join(format!("links/{i}"))).unwrap();
+        std::fs::hard_link(dir.path().join("files/0"), dir.path().join(format!("names/{i}"))).unwrap();
+    }
+    let local: Arc<dyn Endpoint> = Arc::new(Local::new());
+    let options = TreeOptions { hard_links: true, ..TreeOptions::default() };
+    for (kind, call) in [("files", Call::Create), ("links", Call::Make), ("names", Call::Link)] {
+        let from = dir.path().join(kind);
+        let to = Path::new("/").join(kind);
+        // The directory is there: it is not what is held.
+        bed.place.make_dir(&to, 0o755).await.unwrap();
+        let held = Gate::new();
+        bed.fault.rule(call, bed.fs.handle_of(kind), Action::Hold(held.clone()), u64::MAX);
+        let none = Progress::none();
+        let copy = copy_tree((&local, &from), (&bed.place, &to), &options, &none);
+        let watch = async {
+            held.arrived(500).await;
+            held.open();
+        };
+        let together = tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(copy, watch).0 });
+        let report = together.await.unwrap_or_else(|_| panic!("{kind}: {} are in flight", held.count())).unwrap();
+        assert_eq!((report.failed, report.files + report.others), (0, 600), "{:?}", report.errors);
+    }
+    assert_eq!(bed.fs.open_count(), 0);
 }

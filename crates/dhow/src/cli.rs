@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::words::{parse_mode, parse_size};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dhow_copy::MinSize;
 use std::ffi::OsString;
@@ -528,10 +529,23 @@ pub struct BenchCpu {
 
 /// What clap found wrong, in one line with the remedy.
 pub fn one_line(error: &clap::Error) -> String {
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "name a command, such as serve or cp; dhow --help lists them".into();
-    }
     let text = error.render().to_string();
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let usage = text.lines().find_map(|l| l.trim().strip_prefix("Usage: "));
+        return match usage.and_then(|u| u.split_once(" <COMMAND>")) {
+            Some((command, _)) if command != "dhow" => format!("name a command; {command} --help lists them"),
+            _ => "name a command, such as serve or cp; dhow --help lists them".into(),
+        };
+    }
+    if error.kind() == clap::error::ErrorKind::TooFewValues
+        && let Some(ContextValue::String(what)) = error.get(ContextKind::InvalidArg)
+        && let Some(ContextValue::Number(least)) = error.get(ContextKind::MinValues)
+        && let Some(ContextValue::Number(given)) = error.get(ContextKind::ActualNumValues)
+    {
+        // clap names a list as often as it has values at least.
+        let what = what.trim_start_matches('<').split('>').next().unwrap_or_default();
+        return format!("{what}: {least} names are needed, {given} was given");
+    }
     let mut first = Vec::new();
     let mut tips = Vec::new();
     let mut in_first = true;
@@ -573,7 +587,9 @@ mod tests {
             line(&["dhow", "serve", "--exprt", "/a=/b"]),
             "unexpected argument '--exprt' found; a similar argument exists: '--export'"
         );
-        assert!(line(&["dhow", "cp", "a"]).contains("SRC... DST"));
+        assert_eq!(line(&["dhow", "cp", "a"]), "SRC... DST: 2 names are needed, 1 was given");
+        assert_eq!(line(&["dhow", "bench"]), "name a command; dhow bench --help lists them");
+        assert!(line(&["dhow"]).ends_with("; dhow --help lists them"));
         assert!(line(&["dhow", "bench", "copy", "--size", "big"]).contains("write for example 4096, 64K, 512M or 2G"));
         assert!(line(&["dhow", "sevre"]).contains("'serve'"));
         assert!(!line(&["dhow", "cp", "--method", "fast", "a", "b"]).contains('\n'));

@@ -289,7 +289,8 @@ async fn copy(args: &Cp, places: &mut Places) -> Outcome {
         0 => Ok(()),
         n if sum.many => {
             let files = count(n, "object was", "objects were");
-            Err(Failure { code, message: format!("{files} not copied") })
+            let rest = if sum.failed.iter().any(Error::is_fatal) { "; others were not tried" } else { "" };
+            Err(Failure { code, message: format!("{files} not copied{rest}") })
         }
         _ => Err(Failure { code, ..Failure::told() }),
     }

@@ -3,6 +3,7 @@
 use crate::value::{Value, Wrong};
 use crate::words::nearest;
 use dhow_server::{Delegations, NetMatch, Squash};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// An export as configured.
@@ -244,6 +245,33 @@ const FLAGS: &[Flag] = &[
     ("insecure", |e| e.secure = false),
     ("nocrossmnt", |e| e.crossmnt = false),
 ];
+
+/// Whether `exclusive` can hold where it is set: another export that shows the same files read-write is a second way to
+/// change them, of which the first does not know.
+///
+/// # Errors
+/// One line with the remedy.
+pub fn check_exclusive(exports: &[Export]) -> Result<(), String> {
+    for export in exports.iter().filter(|e| e.exclusive) {
+        for other in exports.iter().filter(|o| o.name != export.name && !o.read_only) {
+            if shows(export, other) || shows(other, export) {
+                return Err(format!(
+                    "export {}: nobody else may change an exclusive tree, but export {} shows the same files \
+                     read-write; make that read-only, or set local_writers = \"yes\" here",
+                    export.name, other.name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether `outer` shows what `inner` does.
+fn shows(outer: &Export, inner: &Export) -> bool {
+    let real = |e: &Export| std::fs::canonicalize(&e.dir).unwrap_or_else(|_| e.dir.clone());
+    let device = |e: &Export| std::fs::metadata(&e.dir).ok().map(|m| m.dev());
+    real(inner).starts_with(real(outer)) && (outer.crossmnt || device(outer) == device(inner))
+}
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use crate::cli::{Cat, Ln, Mkdir, Mv, Put, Rm};
 use crate::cp::stop_on_interrupt;
-use crate::exit::{Failure, Outcome, complain};
+use crate::exit::{Code, Failure, Outcome, complain};
 use crate::output::{Bar, json_seconds, ops, say, say_json};
 use crate::place::{Place, Places, check_urls};
 use crate::words::{bytes, rate, seconds};
@@ -22,7 +22,8 @@ use std::time::Instant;
 struct Tally {
     done: Vec<String>,
     failed: Vec<Error>,
-    unreachable: bool,
+    /// What ended the work, if something did: the server is lost, or the user stopped it.
+    fatal: Option<Code>,
 }
 
 impl Tally {
@@ -31,7 +32,9 @@ impl Tally {
             Ok(()) => self.done.push(place),
             Err(e) => {
                 complain(&e);
-                self.unreachable |= e.kind == ErrorKind::Unreachable;
+                if e.is_fatal() && self.fatal.is_none() {
+                    self.fatal = Some(Failure::from(e.clone()).code);
+                }
                 self.failed.push(e);
             }
         }
@@ -44,10 +47,10 @@ impl Tally {
                 self.failed.iter().map(|e| json!({"path": e.place, "error": e.to_string()})).collect();
             say_json(&json!({what: self.done, "errors": errors}));
         }
-        match self.failed.is_empty() {
-            true => Ok(()),
-            false if self.unreachable => Err(Failure { code: crate::exit::Code::Unreachable, ..Failure::told() }),
-            false => Err(Failure::told()),
+        match (self.failed.is_empty(), self.fatal) {
+            (true, _) => Ok(()),
+            (false, Some(code)) => Err(Failure { code, ..Failure::told() }),
+            (false, None) => Err(Failure::told()),
         }
     }
 }
@@ -72,7 +75,11 @@ async fn cat_in(args: &Cat, places: &mut Places) -> Outcome {
             total += drained?;
             Ok(())
         };
-        tally.add(place.shown(), done.await);
+        match done.await {
+            // `dhow cat | head`: it has what it wants.
+            Err(e) if e.kind == ErrorKind::Unread => return Err(Failure::told()),
+            done => tally.add(place.shown(), done),
+        }
     }
     if args.json {
         eprintln!("{}", json!({"bytes": total, "seconds": json_seconds(start.elapsed())}));
@@ -204,6 +211,9 @@ async fn rm_in(args: &Rm, places: &mut Places) -> Outcome {
             }
             Err(e) if args.force && e.kind == ErrorKind::NotFound => {}
             Err(e) => tally.add(place.shown(), Err(e)),
+        }
+        if cancel.is_cancelled() {
+            break;
         }
     }
     tracing::debug!(objects, "removed");

@@ -2,7 +2,7 @@
 
 use crate::cli::{Ls, Stat};
 use crate::exit::{Code, Failure, Outcome, complain};
-use crate::output::{printable, say, say_json};
+use crate::output::{is_heard, printable, say, say_json};
 use crate::place::{Place, Places, check_urls};
 use crate::words::{date, short_bytes};
 use dhow_copy::{ErrorKind, Kind, Meta, Time};
@@ -69,7 +69,7 @@ impl Lister<'_> {
     /// A directory, and with -R those below it, the deepest after their parents.
     async fn tree(&mut self, place: &Place, titles: bool) {
         let mut waiting = vec![place.path.clone()];
-        while let Some(dir) = waiting.pop() {
+        while let Some(dir) = waiting.pop().filter(|_| is_heard()) {
             let entries = match self.entries(place, &dir).await {
                 Ok(entries) => entries,
                 Err(e) => {
@@ -85,7 +85,7 @@ impl Lister<'_> {
             }
             self.printed = true;
             let mut below = Vec::new();
-            for (name, meta) in &entries {
+            for (name, meta) in entries.iter().take_while(|_| is_heard()) {
                 let path = dir.join(OsStr::from_bytes(name));
                 if self.args.recursive && meta.kind == Kind::Dir {
                     below.push(path.clone());

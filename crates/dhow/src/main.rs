@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         }
     };
     match run(cli.command) {
+        Ok(()) if output::is_broken() => ExitCode::from(Code::Failed as u8),
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {

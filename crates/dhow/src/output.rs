@@ -6,14 +6,41 @@ use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// Prints a line on standard output. A reader that has gone away (`dhow ls | head`) is no error.
+/// What became of standard output.
+static OUT: AtomicU8 = AtomicU8::new(HEARD);
+const HEARD: u8 = 0;
+/// The reader has gone away.
+const UNHEARD: u8 = 1;
+const BROKEN: u8 = 2;
+
+/// Prints a line on standard output. A reader that has gone away (`dhow ls | head`) is no error, and no reason to leave
+/// work half done (`dhow cp -v | head`); other failures are told once, and make the process fail ([`is_broken`]).
 pub fn say(line: impl std::fmt::Display) {
-    let mut out = std::io::stdout().lock();
-    if writeln!(out, "{line}").is_err() {
-        std::process::exit(0);
+    if !is_heard() {
+        return;
     }
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}") {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => OUT.store(UNHEARD, Ordering::Relaxed),
+        Err(e) => {
+            OUT.store(BROKEN, Ordering::Relaxed);
+            crate::exit::complain(format!("standard output: {e}"));
+        }
+    }
+}
+
+/// Whether there is a point in printing more.
+pub fn is_heard() -> bool {
+    OUT.load(Ordering::Relaxed) == HEARD
+}
+
+/// Whether something could not be printed that somebody wanted.
+pub fn is_broken() -> bool {
+    OUT.load(Ordering::Relaxed) == BROKEN
 }
 
 /// Prints JSON in one line on standard output.

@@ -16,6 +16,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing_subscriber::EnvFilter;
 
 /// The port of NFS.
@@ -42,7 +43,7 @@ pub fn log_to_stderr(filter: Option<&str>) -> Outcome {
         Some(text) => text.to_owned(),
         None => std::env::var("DHOW_LOG").unwrap_or_else(|_| "warn".into()),
     };
-    let filter = EnvFilter::try_new(&text).map_err(|_| {
+    let filter = directives(&text).and_then(|text| EnvFilter::try_new(text).ok()).ok_or_else(|| {
         Failure::usage(format!("`{text}` is not a log level; write error, warn, info, debug, trace or module=level"))
     })?;
     // A second call, in a test for example, changes nothing.
@@ -52,6 +53,22 @@ pub fn log_to_stderr(filter: Option<&str>) -> Outcome {
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .try_init();
     Ok(())
+}
+
+/// A filter as the library takes it. It would take any word for a module; here that needs a level. Where this build has
+/// no messages of level trace, debug is the most there is.
+fn directives(text: &str) -> Option<String> {
+    let level = |word: &str| match word.parse::<LevelFilter>() {
+        Ok(level) => Some(level.min(STATIC_MAX_LEVEL).to_string()),
+        Err(_) => None,
+    };
+    let each = text.split(',').map(str::trim).filter(|d| !d.is_empty()).map(|directive| {
+        Some(match directive.rsplit_once('=') {
+            Some((module, word)) => format!("{module}={}", level(word)?),
+            None => level(directive)?,
+        })
+    });
+    Some(each.collect::<Option<Vec<_>>>()?.join(","))
 }
 
 /// Waits for SIGINT or SIGTERM.
@@ -177,6 +194,7 @@ fn configuration(args: &Serve) -> Outcome<Config> {
             Err(e) => return Err(at(e.to_string())),
         }
     }
+    crate::export::check_exclusive(&config.exports).map_err(Failure::usage)?;
     Ok(config)
 }
 
@@ -255,7 +273,9 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     let port = listen.iter().map(SocketAddr::port).find(|p| *p != 0).unwrap_or(0);
     let state = StateDir::new(config.state_dir, port).map_err(|e| Failure::failed(format!("state directory: {e}")))?;
     let store = FileStore::open(&state.path).map_err(|e| {
-        let remedy = if e.kind() == io::ErrorKind::PermissionDenied { "; name another with --state-dir" } else { "" };
+        use io::ErrorKind as E;
+        let here = [E::PermissionDenied, E::AlreadyExists, E::NotFound, E::NotADirectory, E::ReadOnlyFilesystem];
+        let remedy = if here.contains(&e.kind()) { "; name another with --state-dir" } else { "" };
         Failure::failed(format!("state directory: {e}{remedy}"))
     })?;
     let store: Arc<dyn StableStore> = Arc::new(store);
@@ -405,6 +425,18 @@ fn interfaces() -> Vec<NetMatch> {
 
 #[cfg(test)]
 mod tests {
+    /// What is no level and names no module is no filter; messages that this build lacks are not asked for.
+    #[test]
+    fn filters_of_the_log() {
+        use super::{STATIC_MAX_LEVEL, directives};
+        assert_eq!(directives("warn").as_deref(), Some("warn"));
+        assert_eq!(directives("INFO, dhow_server=debug").as_deref(), Some("info,dhow_server=debug"));
+        assert_eq!(directives("trace").as_deref(), Some(STATIC_MAX_LEVEL.to_string().as_str()));
+        for bad in ["verbose", "dhow_server", "dhow_server=loud", "warn,x"] {
+            assert_eq!(directives(bad), None, "{bad}");
+        }
+    }
+
     use super::*;
 
     #[test]

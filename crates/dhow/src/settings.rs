@@ -290,6 +290,12 @@ mod tests {
             let line = docs.lines().find(|l| l.starts_with(&start)).unwrap_or_else(|| panic!("{start} is missing"));
             let shown = (key.shown)(&settings);
             assert!(line.contains(&format!("| {shown} |")), "{line}: the default is {shown}");
+            // And can be written in the file as it stands there.
+            if shown.ends_with('B') {
+                let mut again = Settings::default();
+                (key.set)(&mut again, &Value::Text(shown.clone())).unwrap_or_else(|e| panic!("{shown}: {e}"));
+                assert_eq!((key.shown)(&again), shown);
+            }
         }
     }
 }

@@ -27,12 +27,21 @@ fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-/// A size: a number of bytes, or one with K, M, G, T (powers of 1024; `KiB` and `KB` mean the same).
+/// A size: a number of bytes, or one with K, M, G, T (powers of 1024; `KiB` and `KB` mean the same), perhaps with
+/// a tenth: what [`bytes`] shows can be read again.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a size; write for example 4096, 64K, 512M or 2G");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
+    let (number, rest) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
+    // Tenths, as sizes are shown; of a byte there are none.
+    let (tenths, unit) = match rest.strip_prefix('.') {
+        Some(rest) => {
+            let digit = rest.chars().next().and_then(|c| c.to_digit(10)).ok_or_else(wrong)?;
+            (u64::from(digit), rest.get(1..).unwrap_or_default())
+        }
+        None => (0, rest),
+    };
     let unit = unit.trim().to_ascii_uppercase();
     let unit = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit);
     let shift = match unit {
@@ -43,7 +52,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "T" => 40,
         _ => return Err(wrong()),
     };
-    number.checked_mul(1 << shift).filter(|n| *n <= i64::MAX as u64).ok_or_else(|| format!("`{text}` is too large"))
+    if shift == 0 && rest.starts_with('.') {
+        return Err(wrong());
+    }
+    let tenths = (tenths << shift) / 10;
+    number
+        .checked_mul(1 << shift)
+        .and_then(|n| n.checked_add(tenths))
+        .filter(|n| *n <= i64::MAX as u64)
+        .ok_or_else(|| format!("`{text}` is too large"))
 }
 
 /// A duration: seconds, or a number with ms, s, m, h.
@@ -147,7 +164,10 @@ mod tests {
         assert_eq!(parse_size("512M"), Ok(512 << 20));
         assert_eq!(parse_size("2GiB"), Ok(2 << 30));
         assert_eq!(parse_size("1 kb"), Ok(1024));
-        for bad in ["", "M", "5X", "-1", "1.5G"] {
+        for n in [0, 1023, 1536, 256 << 20, 3 << 30, 5 << 40] {
+            assert_eq!(parse_size(&bytes(n)), Ok(n), "as it is shown");
+        }
+        for bad in ["", "M", "5X", "-1", "1.5", "1.G", "1.55G", ".5G", "1.5é"] {
             assert!(parse_size(bad).unwrap_err().contains("is not a size"), "{bad}");
         }
         assert!(parse_size("99999999T").unwrap_err().contains("too large"));

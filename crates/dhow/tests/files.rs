@@ -125,6 +125,60 @@ fn an_interrupt_removes_the_unfinished_file() {
     assert_eq!(fs::read(server.dir.join("target")).unwrap(), b"before");
 }
 
+/// An interrupted removal says so once, and stops.
+#[test]
+fn an_interrupt_stops_a_removal() {
+    let server = Server::start();
+    for dir in 0..20 {
+        fs::create_dir_all(server.dir.join(format!("big/{dir}"))).unwrap();
+        for file in 0..400 {
+            fs::write(server.dir.join(format!("big/{dir}/{file}")), "").unwrap();
+        }
+    }
+    let mut rm = dhow(["rm", "-r", &server.url("big"), &server.url("absent")]).stderr(Stdio::piped()).spawn().unwrap();
+    let gone = |dir: usize| names(&server.dir.join(format!("big/{dir}"))).len() < 400;
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !(0..20).any(gone) {
+        assert!(Instant::now() < limit, "nothing is removed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Server::signal(&rm, "INT");
+    let status = rm.wait().unwrap();
+    let mut said = String::new();
+    rm.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((status.code(), said.as_str()), (Some(130), "error: stopped\n"));
+    assert!(server.dir.join("big").exists());
+}
+
+/// Whoever stops reading what a command prints does not stop what it does; output that is lost is a failure.
+#[test]
+fn output_that_nobody_reads() {
+    let server = Server::start();
+    let local = tempfile::tempdir().unwrap();
+    for i in 0..300 {
+        fs::write(local.path().join(format!("f{i}")), vec![7; 100]).unwrap();
+    }
+    let unheard = |args: &[&str]| {
+        let mut child = dhow(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let out = child.wait_with_output().unwrap();
+        (out.status.code(), text(&out.stderr))
+    };
+    let from = format!("{}/.", local.path().display());
+    assert_eq!(unheard(&["cp", "-rv", &from, &server.url("to")]), (Some(0), String::new()));
+    assert_eq!(names(&server.dir.join("to")).len(), 300);
+    assert_eq!(unheard(&["ls", "-lR", &server.url("")]), (Some(0), String::new()));
+    fs::write(server.dir.join("big"), vec![7; 4 * MIB]).unwrap();
+    assert_eq!(unheard(&["cat", &server.url("big")]), (Some(1), String::new()));
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for args in [["ls", &server.url("to")], ["cat", &server.url("big")], ["stat", &server.url("big")]] {
+        let out = dhow(args).stdout(full()).output().unwrap();
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("error: standard output: ") && said.lines().count() == 1, "{said}");
+    }
+}
+
 fn tree(root: &Path) {
     fs::create_dir_all(root.join("sub/deeper")).unwrap();
     for i in 0..200 {
@@ -309,6 +363,8 @@ fn the_small_commands() {
     assert_eq!(ok(["cat", &url("a/hello"), &url("a/again")]), "hello, world\nhello, world\n");
     ok(["ln", "-s", "hello", &url("a/soft")]);
     ok(["ln", &url("a/hello"), &url("a/hard")]);
+    let line = fails(1, ["ln", &url("absent"), &url("a/never")]);
+    assert_eq!(line, format!("{}: no such file or directory", url("absent")));
     ok(["ln", "-sf", "elsewhere", &url("a/soft")]);
     assert_eq!(fs::read_link(server.dir.join("a/soft")).unwrap(), Path::new("elsewhere"));
     let line = fails(1, ["ln", "-s", "x", &url("a/soft")]);

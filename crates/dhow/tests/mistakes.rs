@@ -11,7 +11,7 @@ fn on_the_command_line() {
     for (args, part) in [
         (&[][..], "name a command"),
         (&["serv", "/srv"], "a similar subcommand exists: 'serve'"),
-        (&["cp", "only-one"], "SRC... DST"),
+        (&["cp", "only-one"], "SRC... DST: 2 names are needed, 1 was given"),
         (&["cp", "--method", "quick", "a", "b"], "[possible values: auto, clone, copy, inter, readwrite]"),
         (&["cp", "--jobs", "0", "a", "b"], "0 is not in 1..=4096"),
         (&["ls", "/etc"], "`/etc` is not a URL; write nfs://HOST[:PORT]/PATH"),
@@ -28,8 +28,20 @@ fn on_the_command_line() {
             "export /a: unknown option `nroot_squash`; did you mean `root_squash`?",
         ),
         (&["serve", "--export", "/a=/tmp", "--export", "/a=/var"], "export /a is named twice"),
+        (
+            &["serve", "--export", "/a=/proc,exclusive", "--export", "/b=/proc/self/.."],
+            "export /a: nobody else may change an exclusive tree, but export /b shows the same files read-write",
+        ),
+        (
+            &["serve", "--export", "/a=/proc", "--export", "/b=/proc/sys,local_writers=no"],
+            "export /b: nobody else may change an exclusive tree, but export /a shows the same files read-write",
+        ),
         (&["serve", "/tmp", "--listen", "2049"], "`2049` is not an address; write ADDR:PORT"),
         (&["serve", "/tmp", "--log", "=loud="], "is not a log level"),
+        (&["serve", "/tmp", "--log", "verbose"], "`verbose` is not a log level; write error, warn, info, debug, trace"),
+        (&["serve", "/tmp", "--log", "info,dhow_server=loud"], "is not a log level"),
+        (&["bench"], "name a command; dhow bench --help lists them"),
+        (&["link"], "name a command; dhow link --help lists them"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml: cannot be read"),
     ] {
         let line = fails(2, args);
@@ -59,6 +71,15 @@ fn in_the_configuration_file() {
         std::fs::write(&file, text).unwrap();
         let said = fails(2, ["serve".as_ref(), "--config".as_ref(), file.as_os_str()]);
         assert_eq!(said, format!("{}:{line}", file.display()));
+    }
+}
+
+#[test]
+fn a_state_directory_that_cannot_be() {
+    for at in ["/etc/hostname", "/proc/none"] {
+        let line = fails(1, ["serve", "/tmp", "--listen", "127.0.0.1:0", "--state-dir", at]);
+        assert!(line.starts_with(&format!("state directory: {at}: ")), "{line}");
+        assert!(line.ends_with("; name another with --state-dir"), "{line}");
     }
 }
 

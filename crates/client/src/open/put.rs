@@ -5,7 +5,8 @@
 //!
 //! | What fails | What is left |
 //! |---|---|
-//! | the walk, OPEN | nothing was made |
+//! | the walk | nothing was made |
+//! | OPEN | nothing; or, if a later part was told to come again (DELAY), the passing name of the time before: it is removed, and where it stood in its own way (a mode without write access) all is asked for once more |
 //! | WRITE, SETATTR, VERIFY (a short WRITE), CLOSE | the open is closed; a passing name is removed |
 //! | RENAME | the passing name is removed |
 //! | the connection | nothing: the same request is asked for again in its slot |
@@ -66,6 +67,15 @@ impl Fs {
     }
 }
 
+/// How often a passing name that stands in its own way is removed.
+const TRIES: u32 = 3;
+
+/// What came of asking once.
+enum Attempt {
+    Done(FileHandle, WriteOk),
+    OpenRefused(Error),
+}
+
 /// One call of [`Fs::put`].
 pub(super) struct Put {
     fs: Fs,
@@ -119,9 +129,27 @@ impl Put {
         Ok(Self { fs: fs.clone(), dir, place, ops, via: options.via.clone(), len })
     }
 
-    pub(super) async fn run(mut self) -> Result<(FileHandle, WriteOk)> {
-        let ops = std::mem::take(&mut self.ops);
-        let tail = match self.fs.run_at(&self.dir, ops, true).await {
+    pub(super) async fn run(self) -> Result<(FileHandle, WriteOk)> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let refused = match self.attempt().await? {
+                Attempt::Done(fh, wrote) => return Ok((fh, wrote)),
+                Attempt::OpenRefused(e) => e,
+            };
+            let own = match self.remove() {
+                Some(remove) => Box::pin(self.fs.run_at(&self.dir, vec![remove], true)).await,
+                None => return Err(refused),
+            };
+            let in_the_way = refused.is(Status::ACCESS) || refused.is(Status::PERM);
+            if tries == TRIES || !in_the_way || !own.is_ok_and(|tail| tail.status.is_ok()) {
+                return Err(refused);
+            }
+        }
+    }
+
+    async fn attempt(&self) -> Result<Attempt> {
+        let tail = match self.fs.run_at(&self.dir, self.ops.clone(), true).await {
             Ok(tail) => tail,
             Err(e) => {
                 // A status is an answer: of the walk, before anything was made.
@@ -131,7 +159,9 @@ impl Put {
                 return Err(e.at(self.place.shown()));
             }
         };
-        let Some(opened) = found_open(&tail) else { return Err(tail.error().at(self.place.shown())) };
+        let Some(opened) = found_open(&tail) else {
+            return Ok(Attempt::OpenRefused(tail.error().at(self.place.shown())));
+        };
         let fh = tail.fh()?;
         self.fs.return_delegation(&fh, &opened.delegation);
         let closed = tail.results.iter().any(|r| matches!(r, ResOp::Close(Ok(_))));
@@ -143,7 +173,7 @@ impl Put {
         let wrote = found_write(&tail);
         let short = wrote.as_ref().is_some_and(|w| w.count as usize != self.len);
         if let (true, false, Some(wrote)) = (tail.status.is_ok(), short, wrote) {
-            return Ok((fh, wrote));
+            return Ok(Attempt::Done(fh, wrote));
         }
         // WRITE does not say why it wrote less; what it says next time, when nothing fits any more, is this.
         let e = if short { Error::status(OpNum::WRITE, Status::NOSPC) } else { tail.error() };

@@ -200,6 +200,33 @@ async fn a_put_that_fails_leaves_no_passing_name() {
     client.close().await.unwrap();
 }
 
+/// A RENAME that is told to come again brings the whole request again. Its OPEN then finds the file of the first time,
+/// which nobody may write by now.
+#[tokio::test]
+async fn a_put_that_is_delayed_does_not_stand_in_its_own_way() {
+    let (place, _running, client) = pair().await;
+    client.fs().mkdir("d", 0o777).await.unwrap();
+    client.fs().setattr("d", &Attrs { mode: Some(0o777), ..Attrs::default() }).await.unwrap();
+    let user = dhow_testkit::wire::sys(1000, 1000, &[]);
+    let fs = client.fs_as(user);
+    let options = PutOptions {
+        via: Some(Bytes::from_static(b".f")),
+        mode: 0o444,
+        attrs: Some(Attrs { mode: Some(0o444), ..Attrs::default() }),
+        ..PutOptions::default()
+    };
+    place.fault.once(Call::Rename, Action::Fail(ErrorKind::Delay));
+    fs.put("d/f", Bytes::from_static(b"data"), &options).await.unwrap();
+    assert_eq!(fs.get("d/f", 100).await.unwrap().unwrap().1, "data");
+    // And one that is refused the second time leaves nothing either.
+    place.fault.once(Call::Rename, Action::Fail(ErrorKind::Delay));
+    place.fault.rule(Call::Open, None, Action::Fail(ErrorKind::Io), 1);
+    fs.put("d/g", Bytes::from_static(b"data"), &options).await.unwrap_err();
+    let names = fs.readdir("d", STAT).await.unwrap().collect().await.unwrap();
+    assert!(names.iter().all(|e| e.name != ".f"), "{names:?}");
+    client.close().await.unwrap();
+}
+
 /// Case B50: an error reaches the caller once, at the write or at the end.
 #[tokio::test]
 async fn errors_of_pipelined_writes_reach_the_caller() {

@@ -6,8 +6,8 @@ use dhow_proto::v4::attr::{self, *};
 use dhow_proto::v4::ops::{CreateType, VerifyArgs};
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, Fattr, FileHandle, ModeMasked, NfsTime, OpNum, ResOp, SetTime, Status};
 use dhow_testkit::fault::{Action, Call};
-use dhow_testkit::{MemFs, memfs};
 use dhow_testkit::wire::{Client, op};
+use dhow_testkit::{MemFs, memfs};
 use dhow_vfs::ErrorKind;
 use std::sync::Arc;
 

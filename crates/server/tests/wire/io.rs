@@ -2,8 +2,8 @@
 
 use crate::common::{Srv, last, read_anon};
 use dhow_proto::v4::attr::{MODE, SIZE};
-use dhow_proto::v4::ops::{CreateType, share};
-use dhow_proto::v4::{ArgOp, Attrs, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_proto::v4::ops::{CreateType, IoAdviseArgs, advise, share};
+use dhow_proto::v4::{ArgOp, Attrs, Bitmap, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
 use dhow_testkit::fault::Call;
 use dhow_testkit::memfs::Options;
 use dhow_testkit::wire::{Client, Open, op, sys};
@@ -326,4 +326,23 @@ async fn many_in_one() {
     }
     assert!(srv.fault.count(Call::Write) == 20);
     assert_eq!(last(&c.run(&[op::put(&f.fh), op::commit(0, 0)]).await), (OpNum::COMMIT, Status::OK));
+}
+
+/// IO_ADVISE (RFC 7862 15.5): the stateid is checked, and a hint that is not honoured is not claimed to be.
+#[tokio::test]
+async fn advice() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let f = file(&mut c, b"x").await;
+    let ask = |stateid| {
+        let hints = Bitmap::of(&[advise::SEQUENTIAL, advise::WILLNEED]);
+        vec![op::put(&f.fh), ArgOp::IoAdvise(IoAdviseArgs { stateid, offset: 0, count: 0, hints })]
+    };
+    let res = c.ok(&ask(f.stateid)).await;
+    assert!(matches!(res.last(), Some(ResOp::IoAdvise(Ok(ok))) if ok.hints == Bitmap::EMPTY), "{res:?}");
+    let made_up = Stateid { seqid: 1, other: [9; 12] };
+    assert_eq!(c.status(&ask(made_up)).await, Status::BAD_STATEID);
+    c.close(&f).await;
+    let status = c.status(&ask(f.stateid)).await;
+    assert!(matches!(status, Status::BAD_STATEID | Status::OLD_STATEID), "{status:?}");
 }

@@ -212,3 +212,36 @@ async fn an_open_that_is_overtaken_by_a_remove() {
         }
     }
 }
+
+/// A wait outlives its connection: the request is carried out in its turn, and its client hears of it on another one,
+/// once, by asking again in the slot (RFC 8881 2.10.6.2).
+#[tokio::test]
+async fn a_wait_outlives_its_connection() {
+    let srv = Srv::start().await;
+    let (mut a, mut b) = (srv.client("a").await, srv.client("b").await);
+    let root = a.walk("").await;
+    let creating = srv.fault.hold(Call::Create);
+    let first = a.send(1, &create(&a, &root, "n")).await;
+    creating.arrived(1).await;
+    srv.fault.clear(Call::Create);
+    let request = b.sequenced(0, &[op::put(&root), op::remove("n")]);
+    b.wire.send_compound(2, &request).await;
+    waits(&srv, 1).await;
+    b.wire = srv.wire().await;
+    // It waits still: asked again meanwhile, it is told so (2.10.6.1.3), or waits for that answer too.
+    let again = b.wire.send_compound(2, &request).await;
+    creating.open();
+    assert!(a.wait(first).await.status.is_ok());
+    let mut res = b.wire.compound_reply(2, again).await;
+    for _ in 0..3000 {
+        if res.status != Status::DELAY {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        res = b.wire.compound(2, &request).await;
+    }
+    assert!(res.status.is_ok(), "{res:?}");
+    assert_eq!(srv.fault.count(Call::Remove), 1, "it was done once");
+    assert_eq!(a.status(&[op::put(&root), op::lookup("n")]).await, Status::NOENT);
+    assert_eq!(waited(&srv), 1);
+}

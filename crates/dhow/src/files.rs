@@ -68,14 +68,15 @@ async fn cat_in(args: &Cat, places: &mut Places) -> Outcome {
     let mut out = tokio::io::stdout();
     for url in &args.urls {
         let place = places.url(url).await?;
-        let done = async {
+        let done: dhow_copy::Result<()> = async {
             let source = place.endpoint.open(&place.path).await?;
             let drained = dhow_copy::drain(&*source, &mut out, "standard output", &Progress::none()).await;
             source.close().await?;
             total += drained?;
             Ok(())
-        };
-        match done.await {
+        }
+        .await;
+        match done {
             // `dhow cat | head`: it has what it wants.
             Err(e) if e.kind == ErrorKind::Unread => return Err(Failure::told()),
             done => tally.add(place.shown(), done),

@@ -425,10 +425,11 @@ fn interfaces() -> Vec<NetMatch> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     /// What is no level and names no module is no filter; messages that this build lacks are not asked for.
     #[test]
     fn filters_of_the_log() {
-        use super::{STATIC_MAX_LEVEL, directives};
         assert_eq!(directives("warn").as_deref(), Some("warn"));
         assert_eq!(directives("INFO, dhow_server=debug").as_deref(), Some("info,dhow_server=debug"));
         assert_eq!(directives("trace").as_deref(), Some(STATIC_MAX_LEVEL.to_string().as_str()));
@@ -436,8 +437,6 @@ mod tests {
             assert_eq!(directives(bad), None, "{bad}");
         }
     }
-
-    use super::*;
 
     #[test]
     fn the_service_manager_is_told() {

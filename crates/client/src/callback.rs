@@ -9,7 +9,7 @@ use dhow_proto::v4::cb::{
     CB_PROC_COMPOUND, CB_PROC_NULL, CB_VERSION, CbArgOp, CbCompoundHeader, CbGetattrOk, CbResOp, CbSequenceArgs,
     CbSequenceOk,
 };
-use dhow_proto::v4::{CbOpNum, Status};
+use dhow_proto::v4::{CbOpNum, Status, cbtable};
 use dhow_rpc::{AcceptStat, CallBody, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader, accepted_reply};
 use dhow_session::backchannel::Admission;
 use dhow_xdr::{Decode, Encode, Reader, Writer};
@@ -92,7 +92,7 @@ fn cb_compound(inner: &Arc<Inner>, header: &CbCompoundHeader, r: &mut Reader) ->
         return finished(tag, &[], status);
     }
     // RFC 8881 section 20.9.3: CB_SEQUENCE comes first, in every CB_COMPOUND.
-    let (first, args) = match next(r) {
+    let (first, args) = match next(r, minor) {
         Ok(CbArgOp::Sequence(args)) => (CbOpNum::SEQUENCE, args),
         Ok(other) => {
             let res = CbResOp::error(other.op(), Status::OP_NOT_IN_SESSION);
@@ -100,7 +100,10 @@ fn cb_compound(inner: &Arc<Inner>, header: &CbCompoundHeader, r: &mut Reader) ->
         }
         Err(res) => return finished(tag, std::slice::from_ref(&res), res.status()),
     };
-    let refuse = |status| finished(tag, &[CbResOp::error(first, status)], status);
+    let refuse = |status| {
+        let res = checked(CbResOp::error(first, status), minor);
+        finished(tag, std::slice::from_ref(&res), res.status())
+    };
     // Each session has a back channel of its own.
     let session = {
         let state = inner.state.lock();
@@ -120,9 +123,9 @@ fn cb_compound(inner: &Arc<Inner>, header: &CbCompoundHeader, r: &mut Reader) ->
     let mut results = vec![CbResOp::Sequence(Ok(sequence_ok(&args, highest)))];
     let mut status = Status::OK;
     for _ in 1..header.numops {
-        let res = match next(r) {
-            Ok(op) => execute(inner, &session, op),
-            Err(res) => res,
+        let res = match next(r, minor) {
+            Ok(op) => checked(execute(inner, &session, op), minor),
+            Err(res) => checked(res, minor),
         };
         status = res.status();
         results.push(res);
@@ -145,12 +148,24 @@ fn sequence_ok(args: &CbSequenceArgs, highest: u32) -> CbSequenceOk {
     }
 }
 
+/// The table of callbacks has the last word on what is answered (RFC 8881 15.3). A result that it does not allow is a
+/// fault of this library: a debug build says so.
+fn checked(res: CbResOp, minor: u32) -> CbResOp {
+    let (op, status) = (res.op(), res.status());
+    debug_assert!(cbtable::allows(op, minor, status), "{op:?} may not be answered by {status}");
+    match cbtable::lookup_minor(op, minor) {
+        Some(info) if !info.allows(status) => CbResOp::error(op, info.nearest(status)),
+        _ => res,
+    }
+}
+
 /// Reads the next operation; when that cannot be, the result to answer with.
-fn next(r: &mut Reader) -> Result<CbArgOp, CbResOp> {
+fn next(r: &mut Reader, minor: u32) -> Result<CbArgOp, CbResOp> {
     let Ok(op) = CbOpNum::decode(r) else {
         return Err(CbResOp::error(CbOpNum::ILLEGAL, Status::BADXDR));
     };
-    if op == CbOpNum::ILLEGAL || op.name().is_none() {
+    // One of a later minor version is as illegal as one that nobody knows (RFC 8881 15.1.3.4).
+    if op == CbOpNum::ILLEGAL || cbtable::lookup_minor(op, minor).is_none() {
         return Err(CbResOp::error(CbOpNum::ILLEGAL, Status::OP_ILLEGAL));
     }
     CbArgOp::decode_body(op, r).map_err(|e| match e {

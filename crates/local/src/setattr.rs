@@ -117,6 +117,15 @@ impl Inner {
             applied.mode = Some(mode);
             applied.umask = set.umask;
         }
+        if let Some(size) = set.size
+            && inode.kind == FileKind::Regular
+        {
+            if size != 0 {
+                let fd = self.data_fd(user, inode, open, true)?;
+                self.as_uid(user, || io::ftruncate(&fd, size).map_err(sys))?;
+            }
+            applied.size = set.size;
+        }
         let (uid, gid) = (set.uid.filter(|uid| *uid != stat.uid), set.gid.filter(|gid| *gid != stat.gid));
         let mut owner_set = true;
         if uid.is_some() || gid.is_some() {
@@ -130,7 +139,7 @@ impl Inner {
         if owner_set {
             (applied.uid, applied.gid) = (set.uid, set.gid);
         }
-        // A change of owner clears set-id bits, and mkdir takes none.
+        // A change of size or owner clears set-id bits, and mkdir takes none.
         if special != 0 && inode.kind != FileKind::Symlink {
             let now = inode.stat()?.mode & 0o7777;
             if now & special != special {
@@ -140,15 +149,6 @@ impl Inner {
         if let Some(acl) = &set.acl {
             self.set_acl(user, inode, acl)?;
             applied.acl = set.acl.clone();
-        }
-        if let Some(size) = set.size
-            && inode.kind == FileKind::Regular
-        {
-            if size != 0 {
-                let fd = self.data_fd(user, inode, open, true)?;
-                self.as_uid(user, || io::ftruncate(&fd, size).map_err(sys))?;
-            }
-            applied.size = set.size;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             self.set_times(user, inode, stat.uid, set)?;

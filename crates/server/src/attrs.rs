@@ -343,7 +343,7 @@ pub(crate) fn fill(server: &ServerShared, minor: u32, object: Object<'_>, wanted
 }
 
 /// The attributes that OPEN with EXCLUSIVE4_1 can set (RFC 8881 18.16.3): those of any create.
-fn exclusive_create(all: &Bitmap) -> Bitmap {
+pub(crate) fn exclusive_create(all: &Bitmap) -> Bitmap {
     all.and(&SETS).without(a::MODE_SET_MASKED)
 }
 

@@ -14,7 +14,7 @@ use dhow_proto::v4::cb::{
     ReferringCallList,
 };
 use dhow_proto::v4::ops::CallbackSec;
-use dhow_proto::v4::{ClientId, SessionId, Status};
+use dhow_proto::v4::{CbOpNum, ClientId, SessionId, Status};
 use dhow_rpc::{CallHeader, Credential, ReplyHeader};
 use dhow_state::{CbToken, CbUnavailable, Session};
 use dhow_xdr::{Decode, Encode, Reader, Writer};
@@ -108,7 +108,9 @@ async fn with_token(
         match send(shared, &token, referring, op).await {
             Some(Ok(results)) => {
                 let mut results = results.into_iter();
-                let sequenced = results.next().map_or(Status::SERVERFAULT, |r| r.status());
+                // Results of other operations than those called are no answer.
+                let first = results.next().filter(|r| r.op() == CbOpNum::SEQUENCE || !r.status().is_ok());
+                let sequenced = first.map_or(Status::SERVERFAULT, |r| r.status());
                 if sequenced != Status::OK {
                     // Not executed, and the sequence id is not used up (RFC 8881 20.9.3). A client that has lost count
                     // gives SEQ_MISORDERED for ever: then the slot is given up.
@@ -119,7 +121,8 @@ async fn with_token(
                     return Err(CallbackError::Refused(sequenced));
                 }
                 token.answered();
-                return results.next().ok_or(CallbackError::Refused(Status::SERVERFAULT));
+                let result = results.next().filter(|r| r.op() == op.op());
+                return result.ok_or(CallbackError::Refused(Status::SERVERFAULT));
             }
             // The client does not serve the program, or answers what is none: no use to repeat that.
             Some(Err(())) => {
@@ -195,9 +198,9 @@ async fn send(
 mod tests {
     use super::*;
     use crate::{ExportConfig, ExportOptions, Running, Server, ServerConfig};
+    use dhow_proto::v4::ArgOp;
     use dhow_proto::v4::cb::CbRecallSlotArgs;
     use dhow_proto::v4::ops::{BindConnToSessionArgs, ChannelDirFromClient};
-    use dhow_proto::v4::{ArgOp, CbOpNum};
     use dhow_rpc::ReplyHeader;
     use dhow_testkit::MemFs;
     use dhow_testkit::wire::{CallBack, Callbacks, Client, ClientOptions, Wire};

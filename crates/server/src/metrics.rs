@@ -92,6 +92,8 @@ pub struct ServerMetrics {
     pub reply_limit_hits: AtomicU64,
     /// Panics caught.
     pub panics: AtomicU64,
+    /// Results whose status the operation table does not allow: faults of this server.
+    pub breaches: AtomicU64,
     /// Filehandles that nobody here made.
     pub bad_handles: AtomicU64,
     /// Uses of an export refused by client network or port.
@@ -120,6 +122,7 @@ impl Default for ServerMetrics {
             op_limit_hits: AtomicU64::new(0),
             reply_limit_hits: AtomicU64::new(0),
             panics: AtomicU64::new(0),
+            breaches: AtomicU64::new(0),
             bad_handles: AtomicU64::new(0),
             export_refusals: AtomicU64::new(0),
             name_waits: AtomicU64::new(0),

@@ -110,7 +110,8 @@ impl Server {
     }
 }
 
-/// A server that runs. Dropping it stops the listeners and leaves connections to end by themselves.
+/// A server that runs. Dropping it stops the listeners and leaves connections to end by themselves. In a debug build its
+/// end is a panic if it ever returned a status that the operation table does not allow, so that no test passes over one.
 pub struct Running {
     shared: Arc<ServerShared>,
     addresses: Vec<SocketAddr>,
@@ -165,6 +166,15 @@ impl Running {
         }
         for c in &conns {
             c.conn.close(CloseReason::Local("server shut down"));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            let breaches = self.shared.metrics.breaches.load(Relaxed);
+            assert!(breaches == 0, "{breaches} results had a status that is not in the operation table");
         }
     }
 }

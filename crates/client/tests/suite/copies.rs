@@ -5,7 +5,9 @@ use crate::script::{Act, Req, Scripted, default_result, results, start};
 use bytes::Bytes;
 use dhow_client::v4::cb::{CbArgOp, CbOffloadArgs, CbRecallSlotArgs, CbResOp, OffloadInfo};
 use dhow_client::v4::ops::{CommitOk, CopyNotifyOk, CopyOk, CopyRequirements, CopyRes, OffloadStatusOk, WriteResponse};
-use dhow_client::v4::{ArgOp, FileHandle, NetAddr, NetLoc, OpNum, ResOp, StableHow, Stateid, Status, Verifier};
+use dhow_client::v4::{
+    ArgOp, CbOpNum, FileHandle, NetAddr, NetLoc, OpNum, ResOp, StableHow, Stateid, Status, Verifier, cbtable,
+};
 use dhow_client::{Client, Copied, CopyBegun, CopyOptions, Error, OpenOptions, RemoteSource};
 
 const COPY: Stateid = Stateid { seqid: 1, other: [9; 12] };
@@ -136,6 +138,47 @@ async fn callbacks_are_answered() {
     let (answer, _) = ask(CbArgOp::RecallSlot(CbRecallSlotArgs { target_highest_slot_id: 2 })).await;
     assert_eq!(answer, CbResOp::RecallSlot(Ok(())));
     assert_eq!(ask(CbArgOp::Illegal).await.0.status(), Status::OP_ILLEGAL);
+}
+
+/// RFC 8881 15.3, 20, RFC 7862 11.3: every number of a callback, with arguments of zeros and with none, in both minor
+/// versions: answered by a status that the table of callbacks allows; what is not served is NOTSUPP, what there is not
+/// (in that minor version) OP_ILLEGAL, what does not decode BADXDR. The client goes on.
+#[tokio::test]
+async fn every_callback_number_is_answered_by_the_table() {
+    for minor in [1, 2] {
+        let next = std::sync::Arc::new(std::sync::Mutex::new(Bytes::new()));
+        let send = next.clone();
+        let server = start(move |req| {
+            let ask = req.ops.iter().any(|op| matches!(op, ArgOp::GetFh));
+            ask.then(|| Act::CallBackBytes(send.lock().unwrap().clone(), results(req, default_result)))
+        })
+        .await;
+        let mut config = config(server.addr);
+        config.minor_versions = vec![minor];
+        let client = Client::connect(config).await.unwrap();
+        for number in (0..=17).chain([10_044, 10_045, u32::MAX]) {
+            for args in [&[][..], &[0; 200]] {
+                let op = [&number.to_be_bytes()[..], args].concat();
+                *next.lock().unwrap() = op.into();
+                client.compound(vec![ArgOp::PutRootFh, ArgOp::GetFh], Default::default()).await.unwrap();
+                let answer = server.log.callbacks.lock().unwrap().last().unwrap().results[1].clone();
+                let status = answer.status();
+                match cbtable::lookup_minor(CbOpNum(number), minor) {
+                    None => assert_eq!(answer, CbResOp::error(CbOpNum::ILLEGAL, Status::OP_ILLEGAL), "{number}"),
+                    Some(_) if number == 10_044 => assert_eq!(status, Status::OP_ILLEGAL),
+                    Some(info) => assert!(info.allows(status), "{number}: {status:?}"),
+                }
+                let served = [3, 4, 8, 10, 11, 13, 15].contains(&number);
+                let known = cbtable::lookup_minor(CbOpNum(number), minor).is_some() && number != 10_044;
+                if known && !served {
+                    assert_eq!(status, Status::NOTSUPP, "{number}");
+                } else if known && args.is_empty() {
+                    assert_eq!(status, Status::BADXDR, "{number}");
+                }
+            }
+        }
+        client.session_info().await.unwrap();
+    }
 }
 
 /// RFC 7862 sections 15.2.3 and 15.3: the source's handle is saved, the destination's current, and COPY carries the

@@ -2,9 +2,11 @@
 
 use bytes::{Bytes, BytesMut};
 use dhow_proto::NFS4_CALLBACK_PROGRAM;
-use dhow_proto::v4::cb::{CB_PROC_COMPOUND, CB_VERSION, CbArgOp, CbCompoundArgs, CbCompoundRes, CbSequenceArgs};
+use dhow_proto::v4::cb::{CB_PROC_COMPOUND, CB_VERSION, CbArgOp, CbCompoundRes, CbSequenceArgs};
 use dhow_proto::v4::ops::*;
-use dhow_proto::v4::{ArgOp, ClientId, CompoundArgs, CompoundRes, FileHandle, ResOp, SessionId, Status, Verifier};
+use dhow_proto::v4::{
+    ArgOp, ClientId, CompoundArgs, CompoundRes, FileHandle, ResOp, SessionId, Status, Verifier, cbtable,
+};
 use dhow_rpc::{CallHeader, Credential, ReplyHeader};
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 use std::net::SocketAddr;
@@ -31,6 +33,8 @@ pub enum Act {
     LoseReply(Vec<ResOp>),
     /// Send this callback first, wait for its answer, then answer so.
     CallBack(CbArgOp, Vec<ResOp>),
+    /// The same with the operation as bytes, number included.
+    CallBackBytes(Bytes, Vec<ResOp>),
 }
 
 /// A request as the script sees it.
@@ -132,6 +136,10 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Log>) {
         };
         let mut body = Writer::new();
         ReplyHeader::success(header.xid).encode(&mut body);
+        let act = match act {
+            Act::CallBack(op, results) => Act::CallBackBytes(op.to_bytes(), results),
+            act => act,
+        };
         match act {
             Act::HangUp => return,
             Act::Silence => {}
@@ -156,13 +164,20 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Log>) {
                 answer(&req, results).encode(&mut body);
                 write_record(&mut write, &body.into_bytes()).await;
             }
-            Act::CallBack(op, results) => {
+            Act::CallBack(..) => unreachable!("made bytes above"),
+            Act::CallBackBytes(op, results) => {
                 let n = log.callbacks.lock().unwrap().len() as u32 + 1;
-                write_record(&mut write, &callback(n, op)).await;
+                write_record(&mut write, &callback(n, req.minor, &op)).await;
                 let reply = read_record(&mut read).await.unwrap();
                 let mut r = Reader::new(reply);
                 assert!(ReplyHeader::decode(&mut r).unwrap().is_success());
-                log.callbacks.lock().unwrap().push(CbCompoundRes::decode(&mut r).unwrap());
+                let answered = CbCompoundRes::decode(&mut r).unwrap();
+                // The table of callbacks binds every answer, whatever the test looks at (RFC 8881 15.3).
+                for res in &answered.results {
+                    let (op, status) = (res.op(), res.status());
+                    assert!(cbtable::allows(op, req.minor, status), "{op:?} was answered by {status}");
+                }
+                log.callbacks.lock().unwrap().push(answered);
                 answer(&req, results).encode(&mut body);
                 write_record(&mut write, &body.into_bytes()).await;
             }
@@ -170,7 +185,7 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Log>) {
     }
 }
 
-fn callback(n: u32, op: CbArgOp) -> Bytes {
+fn callback(n: u32, minor: u32, op: &[u8]) -> Bytes {
     let mut w = Writer::new();
     CallHeader::new(0x1000 + n, NFS4_CALLBACK_PROGRAM, CB_VERSION, CB_PROC_COMPOUND, &Credential::None)
         .unwrap()
@@ -183,7 +198,12 @@ fn callback(n: u32, op: CbArgOp) -> Bytes {
         cache_this: false,
         referring_call_lists: Vec::new(),
     });
-    CbCompoundArgs { tag: Bytes::new(), minorversion: 2, ops: vec![sequence, op] }.encode(&mut w);
+    w.opaque(b"");
+    w.u32(minor);
+    w.u32(0); // callback_ident
+    w.u32(2);
+    sequence.encode(&mut w);
+    w.fixed(op);
     w.into_bytes()
 }
 

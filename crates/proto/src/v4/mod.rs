@@ -12,6 +12,7 @@
 pub mod attr;
 mod bitmap;
 pub mod cb;
+pub mod cbtable;
 mod compound;
 mod opnum;
 pub mod ops;

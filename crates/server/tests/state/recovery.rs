@@ -1,8 +1,8 @@
 //! Restarts (RFC 8881 8.4.2; cases B06, B31).
 
 use crate::common::*;
-use dhow_proto::v4::ops::{ReclaimCompleteArgs, share};
-use dhow_proto::v4::{ArgOp, Status};
+use dhow_proto::v4::ops::{OpenClaim, OpenHow, ReclaimCompleteArgs, open_result, share};
+use dhow_proto::v4::{ArgOp, DelegationType, ResOp, Status};
 use dhow_testkit::wire::{Open, op};
 use std::time::Duration;
 
@@ -109,4 +109,37 @@ async fn stateids_and_sessions_of_the_instance_before_are_unknown() {
     assert_eq!(a.status(&[op::put(&f.fh), op::read(f.stateid, 0, 10)]).await, Status::BAD_STATEID);
     a.session = session;
     assert_eq!(a.status(&[op::put(&f.fh)]).await, Status::BADSESSION);
+}
+
+#[tokio::test]
+async fn a_file_removed_while_open_lasts_as_long_as_the_server() {
+    // RFC 8881 18.16.3: OPEN4_RESULT_PRESERVE_UNLINKED would promise it over a restart too, and is not given: what has no
+    // name may be gone then, and its reclaim says so (STALE). Everything else of the client is reclaimed all the same.
+    let place = Place::new();
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    let root = a.walk("/").await;
+    let create = op::open_create(a.owner("owner"), RW, share::DENY_NONE, "gone", 0o644);
+    let gone = match a.ok(&[op::put(&root), create, op::getfh()]).await.split_off(1).as_slice() {
+        [ResOp::Open(Ok(ok)), ResOp::GetFh(Ok(fh))] => {
+            assert_eq!(ok.rflags & open_result::PRESERVE_UNLINKED, 0);
+            Open { fh: fh.object.clone(), stateid: ok.stateid }
+        }
+        other => panic!("{other:?}"),
+    };
+    let kept = a.create(&root, "kept").await;
+    a.write(&gone, 0, b"data").await;
+    a.ok(&[op::put(&root), op::remove("gone")]).await;
+    assert_eq!(a.read(&gone, 0, 10).await.0, "data", "while the server runs it is there");
+    server.shutdown().await;
+    place.fs.crash();
+
+    let server = place.start().await;
+    let mut a = returning(&server, "a").await;
+    let owner = a.owner("owner");
+    let lost = op::open(owner.clone(), RW, 0, OpenHow::NoCreate, OpenClaim::Previous(DelegationType::NONE));
+    assert_eq!(a.status(&[op::put(&gone.fh), lost]).await, Status::STALE);
+    let stateid = open(&mut a, &kept.fh, reclaim(owner, RW, share::DENY_NONE)).await.unwrap();
+    a.ok(&[DONE]).await;
+    a.write(&Open { fh: kept.fh, stateid }, 0, b"more").await;
 }

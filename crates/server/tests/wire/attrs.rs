@@ -381,10 +381,122 @@ async fn what_an_exclusive_create_takes() {
                 assert_eq!(ok.attrset, mask, "attrset is exact (case B40)");
                 taken = taken.or(&mask);
             }
-            other => assert!(matches!(other, Some(ResOp::Open(Err(Status::ATTRNOTSUPP | Status::INVAL)))), "{other:?}"),
+            // 18.16.3: MUST be INVAL, whatever SETATTR would say.
+            other => assert!(matches!(other, Some(ResOp::Open(Err(Status::INVAL)))), "{other:?}"),
         }
     }
     assert_eq!(taken, told);
+}
+
+/// RFC 8881 18.16.3: a create of any kind applies the attributes that came with it and says so; a second one leaves them
+/// alone, if it opens at all.
+#[tokio::test]
+async fn attributes_of_a_create_are_applied() {
+    create_with_attributes(&Srv::start().await).await;
+    if dhow_sys::cred::can_switch_identity() {
+        let t = crate::tree::Tree::with(&std::env::temp_dir(), |_| {}, |_| {}).await;
+        create_with_attributes(&t.srv).await;
+    }
+}
+
+async fn create_with_attributes(srv: &Srv) {
+    use dhow_proto::v4::Verifier;
+    use dhow_proto::v4::ops::{CreateHow, OpenClaim, OpenHow, share};
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let (atime, mtime) = (NfsTime { secs: -5, nanos: 6 }, NfsTime { secs: 3_000_000_000, nanos: 7 });
+    let first = Attrs {
+        size: Some(4097),
+        mode: Some(0o4741),
+        owner: Some("7".into()),
+        owner_group: Some("8".into()),
+        time_access_set: Some(SetTime::Client(atime)),
+        time_modify_set: Some(SetTime::Client(mtime)),
+        ..Attrs::default()
+    };
+    let other = Attrs { mode: Some(0o600), owner: Some("9".into()), ..Attrs::default() };
+    let verifier = Verifier(*b"verifier");
+    type Make = fn(Verifier, Fattr) -> CreateHow;
+    let kinds: [(&str, Make, Status); 3] = [
+        ("unchecked", |_, a| CreateHow::Unchecked(a), Status::OK),
+        ("guarded", |_, a| CreateHow::Guarded(a), Status::EXIST),
+        ("exclusive", |verifier, attrs| CreateHow::Exclusive41 { verifier, attrs }, Status::OK),
+    ];
+    for (name, make, again) in kinds {
+        let open = |c: &Client, v, attrs: &Attrs| {
+            let claim = OpenClaim::Null(name.into());
+            let how = OpenHow::Create(make(v, attrs.into()));
+            [op::put(&root), op::open(c.owner("o"), share::ACCESS_BOTH, share::DENY_NONE, how, claim), op::getfh()]
+        };
+        let fh = match &c.ok(&open(&c, verifier, &first)).await[1..] {
+            [ResOp::Open(Ok(ok)), ResOp::GetFh(Ok(fh))] => {
+                assert_eq!(ok.attrset, first.mask(), "{name}");
+                fh.object.clone()
+            }
+            other => panic!("{other:?}"),
+        };
+        let wanted = [SIZE, MODE, OWNER, OWNER_GROUP, TIME_ACCESS, TIME_MODIFY];
+        let due = c.attrs(&fh, &wanted).await;
+        assert_eq!((due.size, due.mode), (Some(4097), Some(0o4741)), "{name}");
+        assert_eq!((due.owner.as_deref(), due.owner_group.as_deref()), (Some(&b"7"[..]), Some(&b"8"[..])), "{name}");
+        assert_eq!((due.time_access, due.time_modify), (Some(atime), Some(mtime)), "{name}");
+        assert_eq!(c.status(&open(&c, verifier, &first)).await, again, "{name}, again");
+        if name != "exclusive" {
+            assert_eq!(c.status(&open(&c, verifier, &other)).await, again, "{name}, with others");
+        } else {
+            assert_eq!(c.status(&open(&c, Verifier([0; 8]), &first)).await, Status::EXIST);
+        }
+        assert_eq!(c.attrs(&fh, &wanted).await, due, "{name}: what is there stays as it is");
+    }
+    // mode_umask is for creates (RFC 8275 4.2): of each kind, and in an exclusive one too.
+    for (n, (name, make, _)) in kinds.into_iter().enumerate() {
+        let umask =
+            Attrs { mode_umask: Some(dhow_proto::v4::ModeUmask { mode: 0o777, umask: 0o027 }), ..Attrs::default() };
+        let claim = OpenClaim::Null(format!("umask{n}").into());
+        let how = OpenHow::Create(make(verifier, (&umask).into()));
+        let f = c.open(&root, op::open(c.owner("o"), share::ACCESS_BOTH, share::DENY_NONE, how, claim)).await;
+        assert_eq!(c.attrs(&f.fh, &[MODE]).await.mode, Some(0o750), "{name}");
+    }
+}
+
+/// The values of what minor version 2 added, and of what else a test can know (RFC 7862 12.2, RFC 8881 5.8.2).
+#[tokio::test]
+async fn values_of_minor_version_2() {
+    use dhow_proto::v4::ChangeAttrType;
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    c.write(&f, 0, &[1; 50_000]).await;
+    let wanted = [
+        SPACE_FREED,
+        SPACE_USED,
+        CHANGE_ATTR_TYPE,
+        CLONE_BLKSIZE,
+        XATTR_SUPPORT,
+        NUMLINKS,
+        HOMOGENEOUS,
+        FS_CHARSET_CAP,
+    ];
+    let one = c.attrs(&f.fh, &wanted).await;
+    // 12.2.2: what would be freed if it were removed: all of it under its only name, nothing under one of two.
+    assert_eq!((one.numlinks, one.space_freed), (Some(1), one.space_used));
+    assert!(one.space_freed.unwrap() >= 50_000);
+    c.ok(&[op::put(&f.fh), ArgOp::SaveFh, op::put(&root), op::link("twin")]).await;
+    let two = c.attrs(&f.fh, &wanted).await;
+    assert_eq!((two.numlinks, two.space_freed), (Some(2), Some(0)));
+    assert_eq!((one.xattr_support, one.homogeneous), (Some(true), Some(true)));
+    assert_eq!(one.fs_charset_cap, Some(1), "names are bytes");
+    assert!(one.clone_blksize.unwrap().is_power_of_two());
+    // 12.2.3: said only if it is true: a counter goes up by one with each change, a version never down.
+    let kind = one.change_attr_type.unwrap();
+    let before = c.attrs(&f.fh, &[CHANGE, TIME_METADATA]).await;
+    c.ok(&[op::put(&f.fh), op::setattr(Attrs { mode: Some(0o611), ..Attrs::default() })]).await;
+    let after = c.attrs(&f.fh, &[CHANGE, TIME_METADATA]).await;
+    match kind {
+        ChangeAttrType::UNDEFINED => assert_ne!(before.change, after.change),
+        _ => assert!(after.change > before.change, "{kind:?}"),
+    }
 }
 
 /// fs_locations (11.16: the root, and nowhere else), offline and open_arguments (RFC 9754).
@@ -494,4 +606,60 @@ async fn an_attribute_that_an_object_has_not() {
     let link = c.walk("l").await;
     let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
     assert_eq!(c.status(&[op::put(&link), op::setattr(attrs)]).await, Status::ATTRNOTSUPP);
+}
+
+/// Case B09: in a tree with hard links, directories and several exports every object has a number of its own within its
+/// filesystem, the same in listings and by GETATTR, and at least one link.
+#[tokio::test]
+async fn numbers_of_a_whole_tree() {
+    use crate::common::{config, open_to_all, start};
+    use dhow_server::ExportConfig;
+    use dhow_testkit::MemFs;
+    use dhow_testkit::memfs::Options;
+    use std::collections::HashMap;
+    let export = |path: &str, id| ExportConfig {
+        path: path.into(),
+        backend: MemFs::with(Options { id, ..Options::default() }),
+        options: open_to_all(),
+    };
+    let (_running, addr) = start(config(vec![export("/one", 1), export("/two/deep", 2)])).await;
+    let mut c = Client::connect(addr, Default::default()).await;
+    for top in ["one", "two/deep"] {
+        let at = c.walk(top).await;
+        for i in 0..3 {
+            let d = c.mkdir(&at, format!("d{i}")).await;
+            for j in 0..3 {
+                let f = c.create(&d, format!("f{j}")).await;
+                c.ok(&[op::put(&f.fh), ArgOp::SaveFh, op::put(&at), op::link(format!("l{i}{j}"))]).await;
+                c.close(&f).await;
+            }
+        }
+    }
+    let root = c.walk("").await;
+    let mut todo = vec![root];
+    let mut seen: HashMap<(u64, u64, u64), FileHandle> = HashMap::new();
+    while let Some(dir) = todo.pop() {
+        let wanted = [TYPE, FSID, FILEID, MOUNTED_ON_FILEID, NUMLINKS, FILEHANDLE];
+        let list = c.ok(&[op::put(&dir), op::readdir(0, Default::default(), 1 << 16, &wanted)]).await.pop();
+        let Some(ResOp::Readdir(Ok(page))) = list else { panic!("{list:?}") };
+        assert!(page.eof);
+        let mut names = std::collections::HashSet::new();
+        for entry in page.entries {
+            let fh = entry.attrs.filehandle.clone().unwrap();
+            assert_eq!(c.attrs(&fh, &wanted).await, entry.attrs, "{:?}", entry.name);
+            let a = &entry.attrs;
+            assert!(a.numlinks.unwrap() >= 1, "{:?}", entry.name);
+            let fsid = a.fsid.unwrap();
+            let key = (fsid.major, fsid.minor, a.fileid.unwrap());
+            assert_eq!(seen.entry(key).or_insert(fh.clone()), &fh, "{:?}: two objects of one number", entry.name);
+            // What getdents shows is the number of the name's place (5.8.2.19): one for each name that is no link.
+            if a.numlinks == Some(1) || a.file_type == Some(dhow_proto::v4::FileType::DIR) {
+                assert!(names.insert(a.mounted_on_fileid.unwrap()), "{:?}", entry.name);
+            }
+            if a.file_type == Some(dhow_proto::v4::FileType::DIR) {
+                todo.push(fh);
+            }
+        }
+    }
+    assert_eq!(seen.len(), 3 + 2 * (3 + 9), "directories of the pseudo-root, of the trees, and files");
 }

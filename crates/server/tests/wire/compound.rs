@@ -363,27 +363,43 @@ async fn the_longest_compound() {
     assert_eq!(res.status, Status::TOO_MANY_OPS);
 }
 
-/// What is not offered says so: NOTSUPP, never a fault and never silence.
+/// What is not offered says so: NOTSUPP, never a fault and never silence; SET_SSV, which has no NOTSUPP, INVAL for a
+/// client without SP4_SSV (RFC 8881 18.47.3).
 #[tokio::test]
 async fn not_offered() {
     let srv = Srv::start().await;
     let mut c = srv.client("c").await;
     let zeros = [0; 400];
-    for num in [
+    let both = [
         OpNum::OPEN_CONFIRM,
         OpNum::RENEW,
         OpNum::SETCLIENTID,
         OpNum::SETCLIENTID_CONFIRM,
         OpNum::RELEASE_LOCKOWNER,
-        OpNum::LAYOUTGET,
-        OpNum::LAYOUTCOMMIT,
-        OpNum::LAYOUTRETURN,
+        OpNum::DELEGPURGE,
+        OpNum::GET_DIR_DELEGATION,
         OpNum::GETDEVICEINFO,
         OpNum::GETDEVICELIST,
-        OpNum::GET_DIR_DELEGATION,
+        OpNum::LAYOUTCOMMIT,
+        OpNum::LAYOUTGET,
+        OpNum::LAYOUTRETURN,
         OpNum::OPENATTR,
-    ] {
-        let got = status_of_raw(&mut c, 2, &[op::root()], num.0, &zeros).await;
-        assert_eq!(got, (num, Status::NOTSUPP));
+        OpNum::WANT_DELEGATION,
+    ];
+    let later = [OpNum::LAYOUTERROR, OpNum::LAYOUTSTATS, OpNum::WRITE_SAME];
+    for minor in [1, 2] {
+        for num in both.iter().chain(later.iter().filter(|_| minor == 2)) {
+            let got = status_of_raw(&mut c, minor, &[op::root()], num.0, &zeros).await;
+            assert_eq!(got, (*num, Status::NOTSUPP), "in 4.{minor}");
+        }
+        let got = status_of_raw(&mut c, minor, &[], OpNum::SET_SSV.0, &zeros).await;
+        assert_eq!(got, (OpNum::SET_SSV, Status::INVAL));
+    }
+    // Nothing else is missing: every other operation runs, and says what is wrong with its arguments.
+    for info in optable::TABLE.iter().filter(|i| i.may_be_served() && i.op != OpNum::ILLEGAL) {
+        let (_, status) = status_of_raw(&mut c, 2, &[op::root(), ArgOp::SaveFh, op::root()], info.op.0, &zeros).await;
+        let expected = both.contains(&info.op) || later.contains(&info.op);
+        assert_eq!(status == Status::NOTSUPP, expected, "{}: {status:?}", info.name);
+        assert_ne!(status, Status::SERVERFAULT, "{}", info.name);
     }
 }

@@ -18,25 +18,25 @@ use dhow_xdr::{Encode, Writer};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-const R: u32 = share::ACCESS_READ;
-const RW: u32 = share::ACCESS_BOTH;
+pub const R: u32 = share::ACCESS_READ;
+pub const RW: u32 = share::ACCESS_BOTH;
 
-fn allow(which: Delegations) -> impl FnOnce(&mut ServerConfig) {
+pub fn allow(which: Delegations) -> impl FnOnce(&mut ServerConfig) {
     move |c| c.exports[0].options.delegations = which
 }
 
-async fn serve(which: Delegations) -> Srv {
+pub async fn serve(which: Delegations) -> Srv {
     Srv::with(Options::default(), allow(which)).await
 }
 
 /// A client that answers callbacks only when the test does.
-async fn holder(srv: &Srv, name: &str) -> Client {
+pub async fn holder(srv: &Srv, name: &str) -> Client {
     let mut c = srv.client(name).await;
     c.wire.on_callback = Callbacks::Keep;
     c
 }
 
-async fn try_open(c: &mut Client, fh: &FileHandle, open: ArgOp) -> Result<(OpenOk, FileHandle), Status> {
+pub async fn try_open(c: &mut Client, fh: &FileHandle, open: ArgOp) -> Result<(OpenOk, FileHandle), Status> {
     let res = c.run(&[op::put(fh), open, op::getfh()]).await;
     let mut results = res.results.into_iter().skip(2);
     match (results.next(), results.next()) {
@@ -46,12 +46,12 @@ async fn try_open(c: &mut Client, fh: &FileHandle, open: ArgOp) -> Result<(OpenO
     }
 }
 
-async fn open(c: &mut Client, dir: &FileHandle, name: &str, access: u32) -> (OpenOk, FileHandle) {
+pub async fn open(c: &mut Client, dir: &FileHandle, name: &str, access: u32) -> (OpenOk, FileHandle) {
     let owner = c.owner("owner");
     try_open(c, dir, op::open_name(owner, access, 0, name)).await.unwrap()
 }
 
-fn given(d: &Delegation) -> Stateid {
+pub fn given(d: &Delegation) -> Stateid {
     match d {
         Delegation::Read(d) => d.stateid,
         Delegation::Write(d) => d.stateid,
@@ -59,18 +59,18 @@ fn given(d: &Delegation) -> Stateid {
     }
 }
 
-fn give_back(fh: &FileHandle, stateid: Stateid) -> [ArgOp; 2] {
+pub fn give_back(fh: &FileHandle, stateid: Stateid) -> [ArgOp; 2] {
     [op::put(fh), ArgOp::Delegreturn(DelegreturnArgs { stateid })]
 }
 
 /// The next callback's operation, unanswered.
-async fn called(c: &mut Client) -> (CallBack, CbArgOp) {
+pub async fn called(c: &mut Client) -> (CallBack, CbArgOp) {
     let call = tokio::time::timeout(Duration::from_secs(20), c.wire.callback()).await.expect("a callback");
     let op = call.compound().ops.pop().unwrap();
     (call, op)
 }
 
-async fn recalled(c: &mut Client) -> CbRecallArgs {
+pub async fn recalled(c: &mut Client) -> CbRecallArgs {
     match called(c).await {
         (call, CbArgOp::Recall(args)) => {
             c.wire.answer(&call).await;
@@ -80,7 +80,7 @@ async fn recalled(c: &mut Client) -> CbRecallArgs {
     }
 }
 
-async fn answer_with(c: &mut Client, call: &CallBack, last: CbResOp) {
+pub async fn answer_with(c: &mut Client, call: &CallBack, last: CbResOp) {
     let mut res: CbCompoundRes = call.success();
     res.status = last.status();
     *res.results.last_mut().unwrap() = last;
@@ -91,7 +91,7 @@ async fn answer_with(c: &mut Client, call: &CallBack, last: CbResOp) {
 }
 
 /// Asks again while the answer is DELAY, as a client does.
-async fn patiently(c: &mut Client, ops: &[ArgOp]) -> Status {
+pub async fn patiently(c: &mut Client, ops: &[ArgOp]) -> Status {
     for _ in 0..300 {
         match c.status(ops).await {
             Status::DELAY => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -101,7 +101,7 @@ async fn patiently(c: &mut Client, ops: &[ArgOp]) -> Status {
     panic!("DELAY without end");
 }
 
-async fn file(srv: &Srv) -> (Client, FileHandle) {
+pub async fn file(srv: &Srv) -> (Client, FileHandle) {
     let mut c = srv.client("maker").await;
     let root = c.walk("").await;
     let f = make(&mut c, &root, "f").await;
@@ -111,7 +111,7 @@ async fn file(srv: &Srv) -> (Client, FileHandle) {
 }
 
 /// Creates a file without taking a delegation of it.
-async fn make(c: &mut Client, root: &FileHandle, name: &str) -> Open {
+pub async fn make(c: &mut Client, root: &FileHandle, name: &str) -> Open {
     let owner = c.owner("maker");
     c.open(root, op::open_create(owner, RW | share::WANT_NO_DELEG, 0, name, 0o644)).await
 }

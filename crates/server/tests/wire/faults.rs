@@ -3,8 +3,8 @@
 use crate::common::{Srv, last};
 use crate::tree::Tree;
 use dhow_local::Local;
-use dhow_proto::v4::ops::CreateType;
-use dhow_proto::v4::{ArgOp, Attrs, ResOp, StableHow, Status, Verifier};
+use dhow_proto::v4::ops::*;
+use dhow_proto::v4::{ArgOp, Attrs, LockType, OpNum, ResOp, StableHow, Status, Verifier};
 use dhow_testkit::MemFs;
 use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::wire::{Client, Open, op};
@@ -25,6 +25,15 @@ async fn each_error_once() {
     let size = || op::setattr_with(f.stateid, Attrs { size: Some(9), ..Attrs::default() });
     let mkdir = |n: &str| op::create(CreateType::Dir, n, Attrs { mode: Some(0o755), ..Attrs::default() });
     let write = || op::write(f.stateid, 0, StableHow::UNSTABLE, b"x");
+    let spare = c.create(&root, "spare").await;
+    c.ok(&[op::put(&root), op::create(CreateType::Link("x".into()), "link", Attrs::default())]).await;
+    let link = c.walk("link").await;
+    let deep = c.mkdir(&root, "deep").await;
+    let range = AllocateArgs { stateid: f.stateid, offset: 0, length: 4 };
+    let two = |last| vec![op::put(&f.fh), ArgOp::SaveFh, op::put(&spare.fh), last];
+    let xattr = SetxattrArgs { option: SetxattrOption::EITHER, name: "a".into(), value: "v".into() };
+    let cut = CreateHow::Unchecked(Attrs { size: Some(0), ..Attrs::default() }.into());
+    let truncating = op::open(c.owner("cutter"), 3, 0, OpenHow::Create(cut), OpenClaim::Null("f".into()));
     let cases: Vec<(Call, Vec<ArgOp>)> = vec![
         (Call::Write, vec![op::put(&f.fh), write()]),
         (Call::Read, vec![op::put(&f.fh), op::read(f.stateid, 0, 10)]),
@@ -41,6 +50,21 @@ async fn each_error_once() {
         (Call::GetAttr, vec![op::put(&f.fh), op::getattr(&[dhow_proto::v4::attr::SIZE])]),
         (Call::StatFs, vec![op::put(&f.fh), op::getattr(&[dhow_proto::v4::attr::SPACE_FREE])]),
         (Call::Access, vec![op::put(&f.fh), op::access(1)]),
+        (Call::Lookup, vec![op::put(&root), op::lookup("f")]),
+        (Call::ReadLink, vec![op::put(&link), ArgOp::Readlink]),
+        (Call::Parent, vec![op::put(&deep), ArgOp::Lookupp]),
+        (Call::Allocate, vec![op::put(&f.fh), ArgOp::Allocate(range.clone())]),
+        (Call::Deallocate, vec![op::put(&f.fh), ArgOp::Deallocate(range)]),
+        (Call::Seek, vec![op::put(&f.fh), op::seek(f.stateid, 0, DataContent::HOLE)]),
+        (Call::CloneRange, two(op::clone(f.stateid, spare.stateid, 0, 0, 0))),
+        (Call::CopyRange, two(op::copy(f.stateid, spare.stateid, (0, 0), 0, true))),
+        (Call::SetXattr, vec![op::put(&f.fh), ArgOp::Setxattr(xattr)]),
+        (Call::GetXattr, vec![op::put(&f.fh), ArgOp::Getxattr(GetxattrArgs { name: "a".into() })]),
+        (Call::ListXattr, vec![op::put(&f.fh), ArgOp::Listxattrs(ListxattrsArgs { cookie: 0, maxcount: 1000 })]),
+        (Call::RemoveXattr, vec![op::put(&f.fh), ArgOp::Removexattr(RemovexattrArgs { name: "a".into() })]),
+        // An OPEN that truncates a file that is there, and one more of an owner that has it open.
+        (Call::SetAttr, vec![op::put(&root), truncating]),
+        (Call::Reopen, vec![op::put(&root), op::open_name(c.owner("owner"), 1, 0, "f")]),
     ];
     for (call, ops) in cases {
         let num = ops.last().unwrap().op();
@@ -56,7 +80,7 @@ async fn each_error_once() {
             srv.fault.clear(call);
             let (at, status) = last(&res);
             assert_eq!(at, num, "{call:?} {kind:?}: {res:?}");
-            if matches!((call, kind), (Call::Open | Call::Create, ErrorKind::Stale)) {
+            if num == OpNum::OPEN && kind == ErrorKind::Stale {
                 // A name whose file was removed meanwhile is looked up again: what it leads to now is opened.
                 assert_eq!(status, Status::OK, "{num:?} under {kind:?}");
                 continue;
@@ -69,6 +93,80 @@ async fn each_error_once() {
         }
         c.ok(&ops).await;
     }
+}
+
+/// An error of LOCK or LOCKU, which have no word for a disk's, is told all the same, and the state is what it was; CLOSE
+/// has done its work whatever the filesystem says of it.
+#[tokio::test]
+async fn errors_of_locks_leave_the_state_alone() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let new = op::lock_new(f.stateid, c.owner("l"), LockType::WRITE, 0, 10);
+    let tester = op::lockt(c.owner("m"), LockType::WRITE, 0, 10);
+    for kind in [ErrorKind::NoSpace, ErrorKind::Io, ErrorKind::Stale, ErrorKind::ReadOnly] {
+        srv.fault.once(Call::Lock, Action::Fail(kind));
+        let refused = c.status(&[op::put(&f.fh), new.clone()]).await;
+        assert!(!matches!(refused, Status::OK | Status::DENIED | Status::DELAY), "{kind:?}: {refused:?}");
+        c.ok(&[op::put(&f.fh), tester.clone()]).await;
+    }
+    let held = match c.ok(&[op::put(&f.fh), new]).await.pop() {
+        Some(ResOp::Lock(LockRes::Ok(held))) => held,
+        other => panic!("{other:?}"),
+    };
+    srv.fault.once(Call::Unlock, Action::Fail(ErrorKind::Io));
+    let refused = c.status(&[op::put(&f.fh), op::locku(held, 0, 10)]).await;
+    assert!(!matches!(refused, Status::OK | Status::DELAY), "{refused:?}");
+    assert_eq!(c.status(&[op::put(&f.fh), tester.clone()]).await, Status::DENIED, "still held");
+    c.ok(&[op::put(&f.fh), op::locku(held, 0, 10)]).await;
+    srv.fault.once(Call::TestLock, Action::Fail(ErrorKind::Io));
+    let refused = c.status(&[op::put(&f.fh), tester.clone()]).await;
+    assert!(!matches!(refused, Status::OK | Status::DENIED), "{refused:?}");
+    c.ok(&[op::put(&f.fh), tester]).await;
+    c.close(&f).await;
+    assert_eq!(srv.fs.open_count(), 0);
+}
+
+/// Cases B30 and K25, on every path that ends in a sync: WRITE that asks for stability, COMMIT, COPY and CLONE: the error
+/// is told, once, and the verifier is another from then on.
+#[tokio::test]
+async fn every_failed_sync_changes_the_verifier() {
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let (f, g) = (c.create(&root, "f").await, c.create(&root, "g").await);
+    c.write(&f, 0, &[7; 8192]).await;
+    let mut before = commit(&mut c, &f).await.unwrap();
+    let write = |how| vec![op::put(&f.fh), op::write(f.stateid, 0, how, b"x")];
+    let two = |last| vec![op::put(&f.fh), ArgOp::SaveFh, op::put(&g.fh), last];
+    for ops in [
+        write(StableHow::DATA_SYNC),
+        write(StableHow::FILE_SYNC),
+        vec![op::put(&f.fh), op::commit(0, 0)],
+        two(op::clone(f.stateid, g.stateid, 0, 0, 0)),
+        two(op::copy(f.stateid, g.stateid, (0, 0), 0, true)),
+    ] {
+        let num = ops.last().unwrap().op();
+        srv.fs.fail_syncs(1);
+        let res = c.run(&ops).await;
+        match res.results.last() {
+            // A copy is there, but may not be said to be stable.
+            Some(ResOp::Copy(CopyRes::Ok(ok))) => assert_eq!(ok.response.committed, StableHow::UNSTABLE),
+            last => assert_eq!(last.map(ResOp::status), Some(Status::IO), "{num:?}"),
+        }
+        let after = commit(&mut c, &f).await.unwrap();
+        assert_ne!(after, before, "{num:?}");
+        before = after;
+        c.ok(&ops).await;
+        assert_eq!(commit(&mut c, &f).await.unwrap(), before, "{num:?}: told once");
+    }
+    srv.fs.crash();
+    assert_eq!(
+        srv.fs.content_of("g").unwrap()[..],
+        srv.fs.content_of("f").unwrap()[..],
+        "what was said to be stable is"
+    );
 }
 
 async fn commit(c: &mut Client, f: &Open) -> Result<Verifier, Status> {

@@ -312,6 +312,22 @@ async fn security_information() {
         assert_eq!(last(&res), (OpNum::GETFH, Status::NOFILEHANDLE));
     }
     assert_eq!(c.status(&[op::root(), secinfo("none")]).await, Status::NOENT);
+    c.ok(&[op::root(), op::create(dhow_proto::v4::ops::CreateType::Fifo, "p", Default::default())]).await;
+    let p = c.walk("p").await;
+    assert_eq!(c.status(&[op::put(&p), secinfo("x")]).await, Status::NOTDIR);
+    assert_eq!(c.status(&[op::put(&p), style(SecinfoStyle::PARENT)]).await, Status::NOTDIR);
+    assert!(c.status(&[op::put(&p), style(SecinfoStyle::CURRENT_FH)]).await.is_ok());
+    for odd in [2, u32::MAX] {
+        let status = c.status(&[op::root(), style(SecinfoStyle(odd))]).await;
+        assert!(matches!(status, Status::INVAL | Status::BADXDR), "style {odd}: {status:?}");
+    }
+    // The flavors told are those that work, and no other does.
+    for (flavor, works) in [(dhow_rpc::Flavor::NONE, true), (dhow_rpc::Flavor::SYS, true)] {
+        let res = c.ok(&[op::root(), secinfo("d")]).await;
+        let ResOp::Secinfo(Ok(ok)) = &res[1] else { panic!("{res:?}") };
+        assert_eq!(ok.flavors.contains(&Secinfo::Flavor(flavor)), works);
+        assert_eq!(ok.flavors.len(), 2);
+    }
     assert_eq!(c.status(&[op::root(), style(SecinfoStyle::PARENT)]).await, Status::NOENT);
     assert!(c.status(&[op::root(), op::lookup("d"), style(SecinfoStyle::PARENT)]).await.is_ok());
 }

@@ -138,3 +138,86 @@ async fn groups_beyond_sixteen() {
         assert_eq!(reach(&mut ada).await, fits, "and what is known is known");
     }
 }
+
+/// Case K20: a service of names that does not answer holds up the calls that need it, for a bounded time, and no others;
+/// their slots come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_hangs_holds_no_slot_for_ever() {
+    /// Answers nobody until it is let go.
+    #[derive(Default)]
+    struct Stuck(std::sync::Mutex<bool>, std::sync::Condvar);
+
+    impl Stuck {
+        fn wait<T>(&self, answer: T) -> io::Result<Option<T>> {
+            let mut free = self.0.lock().unwrap();
+            while !*free {
+                free = self.1.wait(free).unwrap();
+            }
+            Ok(Some(answer))
+        }
+    }
+
+    impl NameService for Stuck {
+        fn user_id(&self, _: &str) -> io::Result<Option<u32>> {
+            self.wait(1000)
+        }
+        fn group_id(&self, _: &str) -> io::Result<Option<u32>> {
+            self.wait(50)
+        }
+        fn user_name(&self, _: u32) -> io::Result<Option<String>> {
+            self.wait("ada".to_owned())
+        }
+        fn group_name(&self, _: u32) -> io::Result<Option<String>> {
+            self.wait("staff".to_owned())
+        }
+        fn groups_of(&self, _: u32) -> io::Result<Option<Vec<u32>>> {
+            self.wait(vec![50])
+        }
+    }
+
+    let stuck = Arc::new(Stuck::default());
+    let ids = IdConfig {
+        service: Some(stuck.clone()),
+        domain: Some("example.net".into()),
+        keep_unknown: Duration::ZERO,
+        patience: Duration::from_millis(300),
+        ..IdConfig::default()
+    };
+    let srv = Srv::with(Options::default(), |config| config.ids = ids).await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await.fh;
+    let mut sent = Vec::new();
+    for slot in 1..9 {
+        sent.push(c.send(slot, &[op::put(&f), op::getattr(&[OWNER, OWNER_GROUP])]).await);
+    }
+    let set = Attrs { owner: Some("ada@example.net".into()), ..Attrs::default() };
+    let setting = c.send(9, &[op::put(&f), op::setattr(set.clone())]).await;
+    for _ in 0..50 {
+        c.ok(&[op::put(&f), op::getattr(&[SIZE, MODE])]).await;
+    }
+    // Numbers instead of names, and a refusal, after a while.
+    for xid in sent {
+        match c.wait(xid).await.results.pop() {
+            Some(ResOp::Getattr(Ok(ok))) => assert_eq!(ok.attrs.owner.as_deref(), Some(&b"0"[..])),
+            other => panic!("{other:?}"),
+        }
+    }
+    let refused = c.wait(setting).await.status;
+    assert!(matches!(refused, Status::DELAY | Status::BADOWNER), "{refused:?}");
+    *stuck.0.lock().unwrap() = true;
+    stuck.1.notify_all();
+    for slot in 1..10 {
+        let mut status = Status::DELAY;
+        for _ in 0..500 {
+            let xid = c.send(slot, &[op::put(&f), op::setattr(set.clone())]).await;
+            status = c.wait(xid).await.status;
+            if status.is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(status, Status::OK, "slot {slot}");
+    }
+    assert_eq!(owners(&mut c, &f).await.0, "ada@example.net");
+}

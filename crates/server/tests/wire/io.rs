@@ -291,7 +291,7 @@ async fn no_space() {
     commit(&mut c, &f, 0, 0).await.unwrap();
 }
 
-/// Case B52's kin: reading first does not stop a write after.
+/// Case B52: reading first does not stop a write after, nor does a size of 0 that came before any OPEN.
 #[tokio::test]
 async fn reading_then_writing() {
     let srv = Srv::start().await;

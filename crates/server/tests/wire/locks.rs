@@ -257,3 +257,54 @@ async fn the_longest_owner_is_replayed() {
         assert_eq!(b.wire.compound(2, &request).await, first);
     }
 }
+
+/// Case B28: the locks of an open end with it, and their stateid: one that is used again after CLOSE and another OPEN is
+/// BAD_STATEID (RFC 8881 18.2.3, 8.2.4), and nothing is locked by it; a LOCK by way of the new open is taken at once.
+#[tokio::test]
+async fn a_lock_stateid_ends_with_its_open() {
+    let srv = Srv::start().await;
+    let (mut a, f, mut b, g) = two(&srv).await;
+    let root = a.walk("").await;
+    let owner = a.owner("l");
+    let old = lock(&mut a, &f.fh, op::lock_new(f.stateid, owner.clone(), W, 0, 10)).await.unwrap();
+    let old = match a.ok(&[op::put(&f.fh), op::locku(old, 0, 10)]).await.pop() {
+        Some(ResOp::Locku(Ok(ok))) => ok.lock_stateid,
+        other => panic!("{other:?}"),
+    };
+    a.close(&f).await;
+    let again = open_both(&mut a, &root, "f", "owner").await;
+    for stateid in [old, Stateid { seqid: 0, ..old }] {
+        let more = op::lock_more(stateid, W, 0, 10);
+        assert_eq!(lock(&mut a, &f.fh, more).await.unwrap_err(), LockRes::Err(Status::BAD_STATEID));
+        assert_eq!(a.status(&[op::put(&f.fh), op::locku(stateid, 0, 10)]).await, Status::BAD_STATEID);
+    }
+    let theirs = b.owner("m");
+    assert!(matches!(test(&mut b, &g.fh, theirs.clone(), W, 0, 10).await, LocktRes::Ok));
+    lock(&mut a, &f.fh, op::lock_new(again.stateid, owner, W, 0, 10)).await.unwrap();
+    assert!(matches!(test(&mut b, &g.fh, theirs, W, 0, 10).await, LocktRes::Denied(_)));
+}
+
+/// RFC 8881 18.10 to 18.12: what is no regular file has no locks, whatever the stateid.
+#[tokio::test]
+async fn locks_of_what_is_no_file() {
+    use dhow_proto::v4::ops::CreateType;
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    c.mkdir(&root, "d").await;
+    c.ok(&[op::put(&root), op::create(CreateType::Link("x".into()), "l", Default::default())]).await;
+    c.ok(&[op::put(&root), op::create(CreateType::Fifo, "p", Default::default())]).await;
+    let l = c.owner("l");
+    for (name, due) in [("d", Status::ISDIR), ("l", Status::SYMLINK), ("p", Status::WRONG_TYPE)] {
+        let fh = c.walk(name).await;
+        for stateid in [f.stateid, Stateid { seqid: 1, other: [7; 12] }] {
+            let new = op::lock_new(stateid, l.clone(), W, 0, 1);
+            assert_eq!(lock(&mut c, &fh, new).await.unwrap_err(), LockRes::Err(due), "{name}");
+            // LOCKU has no word for the type (15.2).
+            let status = c.status(&[op::put(&fh), op::locku(stateid, 0, 1)]).await;
+            assert!(matches!(status, Status::INVAL | Status::BAD_STATEID), "{name}: {status:?}");
+        }
+        assert_eq!(test(&mut c, &fh, l.clone(), W, 0, 1).await, LocktRes::Err(due), "{name}");
+    }
+}

@@ -31,4 +31,5 @@ mod sparse;
 mod squash;
 mod storm;
 mod tree;
+mod wishes;
 mod xattrs;

@@ -65,22 +65,39 @@ async fn exchange_id() {
     assert_eq!(exchange(&mut w, &update("a")).await.unwrap().client_id, first.client_id);
 }
 
-/// RFC 8881 18.35.3: state protection that is not offered.
+/// RFC 8881 18.35.3: state protection that is not offered: SP4_MACH_CRED needs RPCSEC_GSS at the call itself, SP4_SSV
+/// algorithms that both have.
 #[tokio::test]
 async fn state_protection_is_refused() {
+    use dhow_proto::v4::ops::{Oid, SsvParams, StateProtectOps};
     let srv = Srv::start().await;
     let mut w = srv.wire().await;
     let o = ClientOptions::named("a");
-    let ArgOp::ExchangeId(mut args) = o.exchange_id() else { unreachable!() };
-    args.state_protect = StateProtectArgs::Ssv(dhow_proto::v4::ops::SsvParams {
-        ops: dhow_proto::v4::ops::StateProtectOps { must_enforce: Default::default(), must_allow: Default::default() },
-        hash_algs: vec![],
-        encr_algs: vec![],
-        window: 1,
-        num_gss_handles: 0,
-    });
-    let res = w.compound(2, &[ArgOp::ExchangeId(args)]).await;
-    assert!(!res.status.is_ok(), "SSV is not offered, so it must not be granted");
+    let ops = || StateProtectOps { must_enforce: Default::default(), must_allow: Default::default() };
+    let ssv = |hash_algs: Vec<Oid>, encr_algs: Vec<Oid>, window| {
+        StateProtectArgs::Ssv(SsvParams { ops: ops(), hash_algs, encr_algs, window, num_gss_handles: 0 })
+    };
+    // Object identifiers of SHA-256 and AES-128-CBC.
+    let sha = || vec![Oid { bytes: Bytes::from_static(b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01") }];
+    let aes = || vec![Oid { bytes: Bytes::from_static(b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x01\x02") }];
+    for (how, due) in [
+        (StateProtectArgs::MachCred(ops()), Status::INVAL),
+        (ssv(vec![], vec![], 1), Status::INVAL),
+        (ssv(sha(), aes(), 0), Status::INVAL),
+        (ssv(sha(), aes(), 4), Status::ENCR_ALG_UNSUPP),
+    ] {
+        let ArgOp::ExchangeId(mut args) = o.exchange_id() else { unreachable!() };
+        args.state_protect = how;
+        assert_eq!(w.compound(2, &[ArgOp::ExchangeId(args)]).await.status, due);
+    }
+    // Wishes that are no protection are taken, and not granted (18.35.3: a server may clear them).
+    let wishes = ClientOptions {
+        exchange_flags: exchgid::SUPP_MOVED_REFER | exchgid::SUPP_MOVED_MIGR | exchgid::BIND_PRINC_STATEID,
+        ..o.clone()
+    };
+    let ok = exchange(&mut w, &wishes).await.unwrap();
+    assert_eq!(ok.flags & exchgid::BIND_PRINC_STATEID, 0);
+    assert_eq!(ok.state_protect, dhow_proto::v4::ops::StateProtectRes::None);
 }
 
 /// RFC 8881 18.36.
@@ -655,4 +672,102 @@ async fn testing_and_freeing_stateids() {
     assert_eq!(c.status(&free(unknown)).await, Status::BAD_STATEID);
     c.close(&f).await;
     assert_eq!(c.status(&free(f.stateid)).await, Status::BAD_STATEID);
+}
+
+/// RFC 8881 18.48, 18.38, 8.2.4: stateids of locks, special ones, older ones; nothing of it changes anything.
+#[tokio::test]
+async fn testing_every_kind_of_stateid() {
+    use dhow_proto::v4::LockType;
+    use dhow_proto::v4::ops::{FreeStateidArgs, LockRes, TestStateidArgs};
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = root(&mut c).await;
+    let f = c.create(&root, "f").await;
+    let lock = op::lock_new(f.stateid, c.owner("l"), LockType::WRITE, 0, 10);
+    let l = match c.ok(&[op::put(&f.fh), lock]).await.pop() {
+        Some(ResOp::Lock(LockRes::Ok(l))) => l,
+        other => panic!("{other:?}"),
+    };
+    let l = match c.ok(&[op::put(&f.fh), op::lock_more(l, LockType::WRITE, 20, 10)]).await.pop() {
+        Some(ResOp::Lock(LockRes::Ok(l))) => l,
+        other => panic!("{other:?}"),
+    };
+    let older = Stateid { seqid: l.seqid - 1, ..l };
+    let stateids = vec![
+        l,
+        older,
+        Stateid { seqid: 0, ..l },
+        Stateid::ANONYMOUS,
+        Stateid::READ_BYPASS,
+        Stateid::CURRENT,
+        Stateid::INVALID,
+    ];
+    let expect = vec![
+        Status::OK,
+        Status::OLD_STATEID,
+        Status::OK,
+        Status::BAD_STATEID,
+        Status::BAD_STATEID,
+        Status::BAD_STATEID,
+        Status::BAD_STATEID,
+    ];
+    for _ in 0..2 {
+        match c.ok(&[ArgOp::TestStateid(TestStateidArgs { stateids: stateids.clone() })]).await.pop() {
+            Some(ResOp::TestStateid(Ok(ok))) => assert_eq!(ok.status_codes, expect),
+            other => panic!("{other:?}"),
+        }
+    }
+    match c.ok(&[ArgOp::TestStateid(TestStateidArgs { stateids: vec![] })]).await.pop() {
+        Some(ResOp::TestStateid(Ok(ok))) => assert!(ok.status_codes.is_empty()),
+        other => panic!("{other:?}"),
+    }
+    let mut other = srv.client("other").await;
+    match other.ok(&[ArgOp::TestStateid(TestStateidArgs { stateids: vec![l] })]).await.pop() {
+        Some(ResOp::TestStateid(Ok(ok))) => assert_eq!(ok.status_codes, [Status::BAD_STATEID], "another client's"),
+        other => panic!("{other:?}"),
+    }
+    let free = |stateid| [ArgOp::FreeStateid(FreeStateidArgs { stateid })];
+    assert_eq!(other.status(&free(l)).await, Status::BAD_STATEID);
+    assert_eq!(c.status(&free(older)).await, Status::OLD_STATEID);
+    assert_eq!(c.status(&free(l)).await, Status::LOCKS_HELD);
+    for special in [Stateid::ANONYMOUS, Stateid::READ_BYPASS, Stateid::INVALID] {
+        assert_eq!(c.status(&free(special)).await, Status::BAD_STATEID);
+    }
+    c.close(&f).await;
+    assert_eq!(c.status(&free(l)).await, Status::BAD_STATEID, "CLOSE freed it");
+}
+
+/// Cases B26 and K23: what tells retries apart is the session's slot, under every flavor of security: two clients on one
+/// address with one transaction number each get their own reply, and a retry under that number on a new connection
+/// repeats nothing.
+#[tokio::test]
+async fn transaction_numbers_mean_nothing() {
+    let srv = Srv::start().await;
+    for (n, cred) in [dhow_rpc::Credential::None, sys(0, 0, &[]), sys(1000, 1000, &[5, 6])].into_iter().enumerate() {
+        let over = async |name: &str| {
+            let wire = srv.wire().await.with_cred(cred.clone());
+            Client::over(wire, ClientOptions::named(format!("{name} {n}"))).await
+        };
+        let (mut a, mut b) = (over("a").await, over("b").await);
+        let before = srv.fault.count(Call::Make);
+        let opaque = cred.to_opaque().unwrap();
+        let mut first = Vec::new();
+        let requests = [a.sequenced(0, &mkdir(&format!("a{n}"))), b.sequenced(0, &mkdir(&format!("b{n}")))];
+        for (c, ops) in [&mut a, &mut b].into_iter().zip(&requests) {
+            let args = dhow_testkit::wire::compound_bytes(2, ops);
+            let (prog, vers, proc) = (dhow_proto::NFS_PROGRAM, dhow_proto::v4::VERSION, dhow_proto::v4::PROC_COMPOUND);
+            // Twice on one connection, and once on a new one: all under the same number.
+            c.wire.send_call_as(7, opaque.clone(), prog, vers, proc, &args).await;
+            let reply = c.wire.compound_reply(2, 7).await;
+            assert!(reply.status.is_ok(), "{reply:?}");
+            c.wire.send_call_as(7, opaque.clone(), prog, vers, proc, &args).await;
+            assert_eq!(c.wire.compound_reply(2, 7).await, reply);
+            c.wire = srv.wire().await.with_cred(cred.clone());
+            c.wire.send_call_as(7, opaque.clone(), prog, vers, proc, &args).await;
+            assert_eq!(c.wire.compound_reply(2, 7).await, reply, "byte for byte");
+            first.push(reply);
+        }
+        assert_ne!(first[0], first[1]);
+        assert_eq!(srv.fault.count(Call::Make), before + 2, "each was done once");
+    }
 }

@@ -2,10 +2,12 @@
 
 use crate::common::{Srv, last};
 use dhow_proto::v4::attr::{SIZE, SPACE_USED};
-use dhow_proto::v4::ops::{AllocateArgs, DataContent, SeekOk, share};
+use dhow_proto::v4::ops::{AllocateArgs, CreateType, DataContent, SeekOk, share};
 use dhow_proto::v4::{ArgOp, OpNum, ResOp, Stateid, Status};
+use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::memfs::Options;
 use dhow_testkit::wire::{Client, Open, op};
+use dhow_vfs::ErrorKind;
 
 const KIB: u64 = 1024;
 
@@ -130,7 +132,8 @@ async fn no_space() {
     c.write(&f, 0, &vec![1; 1 << 20]).await;
 }
 
-/// READ_PLUS (RFC 7862 15.10): data and holes, in order and without gaps, up to the count or the end.
+/// READ_PLUS (RFC 7862 15.10): data and holes, in order and without gaps, up to the count or the end; a hole is told as
+/// one.
 #[tokio::test]
 async fn read_plus() {
     use dhow_proto::v4::ops::{ReadPlusArgs, ReadPlusContent};
@@ -141,6 +144,7 @@ async fn read_plus() {
     c.write(&f, 256 * KIB, &[2; 100]).await;
     let size = 256 * KIB + 100;
     let model = srv.fs.content_of("f").unwrap();
+    let mut holes = 0;
     for (offset, count) in
         [(0, 1_u32 << 20), (0, 100), (65 * KIB, 1 << 20), (70_000, 10), (size - 1, 5), (size, 5), (u64::MAX, 5)]
     {
@@ -153,7 +157,6 @@ async fn read_plus() {
             let res = c.wire.compound(2, &[sequence, op::put(&f.fh), ArgOp::ReadPlus(args)]).await;
             let ok = match res.results.into_iter().next_back() {
                 Some(ResOp::ReadPlus(Ok(ok))) => ok,
-                Some(ResOp::ReadPlus(Err(Status::NOTSUPP))) => return,
                 other => panic!("{other:?}"),
             };
             for piece in ok.contents {
@@ -166,6 +169,7 @@ async fn read_plus() {
                     ReadPlusContent::Hole { offset, length } => {
                         assert_eq!(offset, at);
                         assert!(model[at as usize..(at + length) as usize].iter().all(|&b| b == 0));
+                        holes += length;
                         at += length;
                     }
                     ReadPlusContent::Other(kind) => panic!("{kind:?}"),
@@ -177,6 +181,70 @@ async fn read_plus() {
             }
         }
     }
+    assert!(holes >= (64 + 184) * KIB, "{holes} bytes of holes were told as such");
+    // What it is not for (15.10.2), and what it needs.
+    let ask = |stateid| ArgOp::ReadPlus(ReadPlusArgs { stateid, offset: 0, count: 10 });
+    let root = c.walk("").await;
+    let owner = c.owner("writer");
+    let w = c.open(&root, op::open_name(owner, share::ACCESS_WRITE, 0, "f")).await;
+    // A READ under an open for writing is let through or is OPENMODE (RFC 8881 18.22.3); both operations agree.
+    let read = c.status(&[op::put(&f.fh), op::read(w.stateid, 0, 1)]).await;
+    assert_eq!(c.status(&[op::put(&f.fh), ask(w.stateid)]).await, read);
+    assert!(matches!(read, Status::OK | Status::OPENMODE));
+    assert_eq!(c.status(&[op::put(&f.fh), ask(Stateid { seqid: 1, other: [9; 12] })]).await, Status::BAD_STATEID);
+    assert_eq!(c.status(&[op::put(&root), ask(Stateid::ANONYMOUS)]).await, Status::ISDIR);
+    srv.fault.once(Call::Seek, Action::Fail(ErrorKind::Io));
+    assert_eq!(c.status(&[op::put(&f.fh), ask(f.stateid)]).await, Status::IO);
+    // A filesystem that cannot tell holes has nothing but data.
+    srv.fault.always(Call::Seek, Action::Fail(ErrorKind::NotSupported));
+    match c.ok(&[op::put(&f.fh), ask(f.stateid)]).await.pop() {
+        Some(ResOp::ReadPlus(Ok(ok))) => {
+            assert!(matches!(&ok.contents[..], [ReadPlusContent::Data { offset: 0, data }] if data.len() == 10));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// IO_ADVISE (RFC 7862 15.5.3): no hint and no contradiction of hints is an error, and no range is; what it needs is a
+/// file and a stateid of it.
+#[tokio::test]
+async fn io_advise() {
+    use dhow_proto::v4::Bitmap;
+    use dhow_proto::v4::ops::IoAdviseArgs;
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    let owner = c.owner("writer");
+    let w = c.open(&root, op::open_name(owner, share::ACCESS_WRITE, 0, "f")).await;
+    let all: Vec<u32> = (0..=11).chain([40, 63]).collect();
+    let advise = |stateid, offset, count, hints: &[u32]| {
+        ArgOp::IoAdvise(IoAdviseArgs { stateid, offset, count, hints: Bitmap::of(hints) })
+    };
+    for stateid in [f.stateid, w.stateid, Stateid::ANONYMOUS, Stateid { seqid: 0, ..f.stateid }] {
+        for hints in [&[][..], &[1, 3], &all] {
+            for (offset, count) in [(0, 0), (5, 10), (1 << 40, 1), (u64::MAX, u64::MAX)] {
+                match c.ok(&[op::put(&f.fh), advise(stateid, offset, count, hints)]).await.pop() {
+                    Some(ResOp::IoAdvise(Ok(ok))) => {
+                        assert!(ok.hints.is_subset(&Bitmap::of(hints)), "{hints:?}: {:?}", ok.hints);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    let bogus = Stateid { seqid: 1, other: [9; 12] };
+    assert_eq!(c.status(&[op::put(&f.fh), advise(bogus, 0, 0, &[1])]).await, Status::BAD_STATEID);
+    c.ok(&[op::put(&root), op::mkdir("d")]).await;
+    c.ok(&[op::put(&root), op::create(CreateType::Link("x".into()), "l", Default::default())]).await;
+    c.ok(&[op::put(&root), op::create(CreateType::Fifo, "p", Default::default())]).await;
+    for (name, due) in [("d", Status::ISDIR), ("l", Status::SYMLINK), ("p", Status::WRONG_TYPE)] {
+        let other = c.walk(name).await;
+        assert_eq!(c.status(&[op::put(&other), advise(Stateid::ANONYMOUS, 0, 0, &[1])]).await, due, "{name}");
+    }
+    assert_eq!(c.status(&[advise(f.stateid, 0, 0, &[1])]).await, Status::NOFILEHANDLE);
+    c.close(&f).await;
+    assert_eq!(c.status(&[op::put(&f.fh), advise(f.stateid, 0, 0, &[1])]).await, Status::BAD_STATEID);
 }
 
 /// READ and READ_PLUS cut themselves to what the session's replies may have, or are refused (RFC 8881 2.10.6.4).

@@ -387,6 +387,11 @@ pub(super) async fn creation_attributes(t: &T) {
     let masked = SetAttr { mode: Some(0o777), umask: Some(0o027), ..SetAttr::default() };
     let d = t.b.make(&t.cx, &t.root, &name("d"), &dhow_vfs::Make::Directory, &masked).await.unwrap();
     assert_eq!(t.attr(&d.node.handle).await.mode & 0o777, 0o750);
+    // Set-id bits stay, although a size comes with them: they are set after it.
+    let sized = SetAttr { mode: Some(0o4751), size: Some(5000), ..SetAttr::default() };
+    let s = t.b.create(&t.cx, &t.root, &name("s"), &CreateHow { set: sized.clone(), verifier: None }).await.unwrap();
+    let attr = t.attr(&s.node.handle).await;
+    assert_eq!((s.applied, attr.mode, attr.size), (sized, 0o4751, 5000));
     // No mode given: nothing for others than the owner.
     let plain = t.b.create(&t.cx, &t.root, &name("p"), &CreateHow::default()).await.unwrap();
     assert_eq!(t.attr(&plain.node.handle).await.mode & 0o077, 0);

@@ -247,11 +247,13 @@ impl Tree {
             self.inodes.remove(&ino);
             return Err(e);
         }
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && kind == FileKind::Directory
-        {
-            inode.nlink = 2;
-            inode.dir.parent = dir;
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            // The size and the owner of the same call take no set-id bits from it.
+            inode.mode = mode;
+            if kind == FileKind::Directory {
+                inode.nlink = 2;
+                inode.dir.parent = dir;
+            }
         }
         let name = Bytes::copy_from_slice(name.as_bytes());
         let parent = self.get_mut(dir)?;

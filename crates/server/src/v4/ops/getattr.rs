@@ -4,8 +4,8 @@ use crate::attrs::{self, Object};
 use crate::errmap::IntoStatus;
 use crate::v4::{Fh, OpCx, OpResult};
 use dhow_proto::v4::ops::{GetattrArgs, GetattrOk};
-use dhow_proto::v4::{Attrs, Bitmap, attr as a};
-use dhow_vfs::Attr;
+use dhow_proto::v4::{Attrs, Bitmap, Status, attr as a};
+use dhow_vfs::{Attr, FileKind};
 
 /// What the holder of a write delegation may know better (RFC 8881 10.4.3).
 const HELD: Bitmap = Bitmap::of(&[a::CHANGE, a::SIZE, a::TIME_MODIFY, a::TIME_METADATA]);
@@ -26,10 +26,33 @@ pub(crate) async fn of(cx: &OpCx, fh: &Fh, wanted: &Bitmap) -> OpResult<Box<Attr
     Ok(attrs::collect(&cx.server, cx.minor, Object { fh, attr: &attr, more: &more }, wanted))
 }
 
+/// Whether it is a regular file, as every operation on data demands (RFC 8881 15.1.2).
+pub(crate) fn regular(kind: FileKind) -> OpResult<()> {
+    match kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Status::ISDIR),
+        FileKind::Symlink => Err(Status::SYMLINK),
+        _ => Err(Status::WRONG_TYPE),
+    }
+}
+
 /// What the backend says of an object.
 pub(crate) async fn plain(fh: &Fh) -> OpResult<Attr> {
     match fh.backend().try_getattr(&fh.user, &fh.handle) {
         Some(attr) => attr.or_status(),
         None => fh.backend().getattr(&fh.user, &fh.handle).await.or_status(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_other_than_regular() {
+        assert_eq!(regular(FileKind::Regular), Ok(()));
+        assert_eq!(regular(FileKind::Directory), Err(Status::ISDIR));
+        assert_eq!(regular(FileKind::Symlink), Err(Status::SYMLINK));
+        assert_eq!(regular(FileKind::Fifo), Err(Status::WRONG_TYPE));
     }
 }

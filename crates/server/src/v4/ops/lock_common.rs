@@ -1,10 +1,11 @@
 //! What LOCK, LOCKT and LOCKU share.
 
+use super::getattr;
 use crate::v4::OpCx;
 use dhow_proto::v4::ops::LockDenied;
 use dhow_proto::v4::{LockType, StateOwner, Status};
 use dhow_state::{Held, LockKind, OwnerKey, Range};
-use dhow_vfs::{FileKind, LockRange};
+use dhow_vfs::LockRange;
 
 /// Blocking and other locks are the same (RFC 8881 9.6).
 pub(super) fn kind_of(t: LockType) -> Result<LockKind, Status> {
@@ -54,12 +55,7 @@ pub(super) fn denied_beyond((range, kind): (LockRange, dhow_vfs::LockKind)) -> L
 pub(super) async fn wrong_type(cx: &OpCx) -> Option<Status> {
     let fh = cx.current().ok()?;
     match fh.backend().getattr(&fh.user, &fh.handle).await {
-        Ok(attr) => match attr.kind {
-            FileKind::Regular => None,
-            FileKind::Directory => Some(Status::ISDIR),
-            FileKind::Symlink => Some(Status::SYMLINK),
-            _ => Some(Status::WRONG_TYPE),
-        },
+        Ok(attr) => getattr::regular(attr.kind).err(),
         Err(e) => Some(crate::errmap::status(&e)),
     }
 }

@@ -6,6 +6,7 @@
 //! keeps its access whatever the mode says (case B01). Whether a delegation comes with it is in `crate::deleg`; one that
 //! stands in the way is recalled, and waited for a little, with no gate held.
 
+use super::getattr;
 use crate::attrs::{self, SetFor};
 use crate::deleg::{self, Blocked, ReturnWait};
 use crate::errmap::IntoStatus;
@@ -19,7 +20,7 @@ use dhow_proto::v4::ops::{
 };
 use dhow_proto::v4::{Bitmap, ChangeInfo, Stateid, Status};
 use dhow_state::{Claim, IoKind, OpenRequest, Refused, Share};
-use dhow_vfs::{Attr, CreateHow, ErrorKind, FileKind, Name, OpenFile, SetAttr};
+use dhow_vfs::{Attr, CreateHow, ErrorKind, Name, OpenFile, SetAttr};
 
 /// Bits of `share_access` that are understood, besides the access itself: wishes for delegations.
 const WANTS: u32 = share::WANT_DELEG_MASK
@@ -73,6 +74,10 @@ pub(crate) async fn run(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
 async fn run_once(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
     let access = Share::from_bits(args.share_access & !WANTS).filter(|a| !a.is_empty()).ok_or(Status::INVAL)?;
     let deny = Share::from_bits(args.share_deny).ok_or(Status::INVAL)?;
+    // One wish or none (RFC 8881 18.16.3).
+    if args.share_access & share::WANT_DELEG_MASK > share::WANT_CANCEL {
+        return Err(Status::INVAL);
+    }
     let claim = match &args.claim {
         OpenClaim::Previous(_) => Claim::Reclaim,
         OpenClaim::DelegateCur { stateid, .. } | OpenClaim::DelegCurFh(stateid) => {
@@ -103,16 +108,6 @@ async fn run_once(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
     Ok(OpenOk { stateid, cinfo, rflags, attrset, delegation })
 }
 
-/// Only regular files can be opened (RFC 8881 18.16.3).
-fn must_be_regular(kind: FileKind) -> OpResult<()> {
-    match kind {
-        FileKind::Regular => Ok(()),
-        FileKind::Directory => Err(Status::ISDIR),
-        FileKind::Symlink => Err(Status::SYMLINK),
-        _ => Err(Status::WRONG_TYPE),
-    }
-}
-
 async fn attr_of(fh: &Fh) -> OpResult<Attr> {
     match fh.backend().try_getattr(&fh.user, &fh.handle) {
         Some(attr) => attr.or_status(),
@@ -123,7 +118,7 @@ async fn attr_of(fh: &Fh) -> OpResult<Attr> {
 /// CLAIM_FH and CLAIM_PREVIOUS: the current filehandle is the file.
 async fn by_handle(cx: &OpCx) -> OpResult<Target> {
     let fh = cx.current()?.clone();
-    must_be_regular(attr_of(&fh).await?.kind)?;
+    getattr::regular(attr_of(&fh).await?.kind)?;
     let cinfo = ChangeInfo::default();
     Ok(Target { fh, made: None, cinfo, attrset: Bitmap::default(), truncate: false })
 }
@@ -134,7 +129,7 @@ async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<
     let dir = cx.current()?.clone();
     let WireHow::Create(create) = how else {
         let (fh, attr) = walk::lookup(cx, &dir, &name).await?;
-        must_be_regular(attr.kind)?;
+        getattr::regular(attr.kind)?;
         let change = attr_of(&dir).await?.change;
         let cinfo = ChangeInfo { atomic: false, before: change, after: change };
         return Ok(Target { fh, made: None, cinfo, attrset: Bitmap::default(), truncate: false });
@@ -147,6 +142,12 @@ async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<
         WireCreate::Exclusive(v) => (None, Some(v.0)),
         WireCreate::Exclusive41 { verifier, attrs } => (Some(attrs), Some(verifier.0)),
     };
+    if let WireCreate::Exclusive41 { attrs: f, .. } = &create
+        && !f.mask.is_subset(&attrs::exclusive_create(&attrs::supported(&dir.export, cx.minor)))
+    {
+        // RFC 8881 18.16.3: MUST.
+        return Err(Status::INVAL);
+    }
     let set = match fattr {
         Some(f) => attrs::to_set(&cx.server, &dir.export, cx.minor, f, SetFor::Create).await?,
         None => SetAttr::default(),
@@ -187,7 +188,7 @@ async fn by_name(cx: &OpCx, name: Bytes, how: WireHow, wish: &Wish) -> OpResult<
 
 /// UNCHECKED and the file is there: its attributes stay, but size 0 truncates it (RFC 8881 18.16.3).
 async fn found(dir: &Fh, fh: Fh, attr: &Attr, set: &SetAttr) -> OpResult<Target> {
-    must_be_regular(attr.kind)?;
+    getattr::regular(attr.kind)?;
     let change = attr_of(dir).await?.change;
     let truncate = set.size == Some(0);
     let attrset = if truncate { Bitmap::of(&[dhow_proto::v4::attr::SIZE]) } else { Bitmap::default() };
@@ -311,16 +312,4 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid,
         backend.close(refused.1.file).await;
     }
     Err(refused.0.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_other_than_regular() {
-        assert_eq!(must_be_regular(FileKind::Directory), Err(Status::ISDIR));
-        assert_eq!(must_be_regular(FileKind::Symlink), Err(Status::SYMLINK));
-        assert_eq!(must_be_regular(FileKind::Fifo), Err(Status::WRONG_TYPE));
-    }
 }

@@ -4,9 +4,8 @@ use super::getattr;
 use super::read::{data, reserve};
 use crate::errmap;
 use crate::v4::{OpCx, OpResult, stateid};
-use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{ReadPlusArgs, ReadPlusContent, ReadPlusOk};
-use dhow_vfs::{ErrorKind, FileKind, SeekTo};
+use dhow_vfs::{ErrorKind, SeekTo};
 
 /// Pieces in one reply: beyond that the client asks again, which costs less than it saves.
 const MOST_PIECES: usize = 32;
@@ -17,12 +16,7 @@ pub(crate) async fn run(cx: &mut OpCx, args: ReadPlusArgs) -> OpResult<ReadPlusO
     let grant = stateid::grant_read(cx, cx.current()?, args.stateid).await?;
     let fh = grant.fh();
     let attr = getattr::plain(fh).await?;
-    match attr.kind {
-        FileKind::Regular => {}
-        FileKind::Directory => return Err(Status::ISDIR),
-        FileKind::Symlink => return Err(Status::SYMLINK),
-        _ => return Err(Status::WRONG_TYPE),
-    }
+    getattr::regular(attr.kind)?;
     // Holes cost nothing to send, but RFC 7862 15.10.3 counts them too.
     let end = args.offset.saturating_add(count.into()).min(attr.size);
     let mut contents = Vec::new();

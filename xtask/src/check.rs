@@ -25,10 +25,11 @@ struct Step {
     run: Run,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step { name: "format", fast: true, run: format },
     Step { name: "unsafe", fast: true, run: |root| listed(&scan::unsafe_code(root)?) },
     Step { name: "purity", fast: true, run: |root| listed(&scan::purity(root)?) },
+    Step { name: "wall clock", fast: true, run: |root| listed(&scan::wall_clock(root)?) },
     Step { name: "direction", fast: true, run: |root| listed(&scan::direction(root)?) },
     Step { name: "words", fast: true, run: |root| listed(&words::forbidden(root)?) },
     Step { name: "licences", fast: true, run: |root| listed(&deps::licences(root)?) },

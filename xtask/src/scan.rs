@@ -59,6 +59,13 @@ const EDGES: [(&str, &[&str]); 21] = [
     ("xtask", &[]),
 ];
 
+/// Crates that reckon with leases and time-outs.
+const STEADY: [&str; 6] = ["server", "state", "session", "client", "net", "partner"];
+
+/// Where in them the time of day is shown: the times of the pseudo-root, and of a file that the holder of a delegation
+/// has changed.
+const SHOWN_TIMES: [&str; 2] = ["crates/server/src/server.rs", "crates/server/src/deleg.rs"];
+
 /// `unsafe` stands in `crates/sys` alone.
 ///
 /// # Errors
@@ -112,6 +119,30 @@ fn impure_lines(root: &Path, package: &Package) -> Result<Vec<String>> {
         for path in IMPURE_PATHS {
             for line in source::lines_with(&code, path) {
                 found.push(format!("{}:{line}: {path} in a pure crate", shown(root, &file)));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Leases, grace and time-outs go by a clock that nobody sets: the crates that reckon with them ask for the time of day
+/// nowhere but where a time is to be shown.
+///
+/// # Errors
+/// Sources that cannot be read.
+pub fn wall_clock(root: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for package in manifest::packages(root)?.iter().filter(|p| STEADY.contains(&p.name.as_str())) {
+        for file in manifest::rust_files(&package.dir.join("src"))? {
+            let name = shown(root, &file);
+            if SHOWN_TIMES.contains(&name.as_str()) {
+                continue;
+            }
+            let code = source::without_tests(&source::code_only(&fs::read_to_string(&file)?));
+            for path in ["SystemTime", "UNIX_EPOCH"] {
+                for line in source::lines_with(&code, path) {
+                    found.push(format!("{name}:{line}: {path} where a step of the clock would be felt"));
+                }
             }
         }
     }
@@ -191,6 +222,18 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("depends on tokio") && found[1].contains("lib.rs:2: Instant::now"), "{found:?}");
+    }
+
+    #[test]
+    fn the_time_of_day_is_found_where_it_does_not_belong() {
+        let root = tree(&[
+            ("crates/server/Cargo.toml", ""),
+            ("crates/server/src/reaper.rs", "fn f() { std::time::SystemTime::now(); }\n"),
+            ("crates/server/src/server.rs", "fn f() { std::time::SystemTime::now(); }\n"),
+        ]);
+        let found = wall_clock(&root).unwrap();
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, ["crates/server/src/reaper.rs:1: SystemTime where a step of the clock would be felt"]);
     }
 
     #[test]

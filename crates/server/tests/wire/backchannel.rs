@@ -3,7 +3,8 @@
 use crate::common::Srv;
 use crate::copy::{begin, big, offloaded, slow};
 use dhow_proto::v4::ops::{
-    BackchannelCtlArgs, BindConnToSessionArgs, CallbackSec, ChannelDirFromClient, ChannelDirFromServer, seq4_status,
+    BackchannelCtlArgs, BindConnToSessionArgs, CallbackSec, ChannelDirFromClient, ChannelDirFromServer, GssCbHandles,
+    seq4_status,
 };
 use dhow_proto::v4::{ArgOp, ResOp, Status};
 use dhow_rpc::{AuthSys, Credential};
@@ -45,6 +46,13 @@ async fn directions() {
         assert!(due.contains(&bind(&mut w, &c, dir).await), "{dir:?}");
         // The same again is no error.
         assert!(due.contains(&bind(&mut w, &c, dir).await), "{dir:?}");
+    }
+    // RDMA is asked for and not to be had.
+    let mut w = srv.wire().await;
+    let rdma = BindConnToSessionArgs { session_id: c.session.id(), dir: ChannelDirFromClient::FORE, use_rdma: true };
+    match w.compound(2, &[ArgOp::BindConnToSession(rdma)]).await.results.pop() {
+        Some(ResOp::BindConnToSession(Ok(ok))) => assert!(!ok.use_rdma),
+        other => panic!("{other:?}"),
     }
     let mut w = srv.wire().await;
     let odd = BindConnToSessionArgs { session_id: c.session.id(), dir: ChannelDirFromClient(9), use_rdma: false };
@@ -99,6 +107,10 @@ async fn backchannel_ctl() {
     let sys = AuthSys { stamp: 5, machine: "client".into(), uid: 77, gid: 88, gids: Default::default() };
     let args = BackchannelCtlArgs { cb_program: 0x4000_1234, sec_parms: vec![CallbackSec::Sys(sys.clone())] };
     c.ok(&[ArgOp::BackchannelCtl(args)]).await;
+    // A GSS handle that is not there: MUST be NOENT, and nothing is changed by it.
+    let gss = GssCbHandles { service: 1, handle_from_server: "none".into(), handle_from_client: "none".into() };
+    let args = BackchannelCtlArgs { cb_program: 0x4000_9999, sec_parms: vec![CallbackSec::Gss(gss)] };
+    assert_eq!(c.status(&[ArgOp::BackchannelCtl(args)]).await, Status::NOENT);
     begin(&mut c, &src, &dst).await;
     gate.open();
     let (call, ..) = offloaded(&mut c).await;

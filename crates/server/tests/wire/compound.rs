@@ -349,6 +349,65 @@ async fn the_current_stateid() {
     assert!(c.status(&ops).await.is_ok());
 }
 
+/// RFC 8881 16.2.3.1.2, 8.2.3: every operation with a stateid takes the current one, and every operation that returns one
+/// sets it; OPEN_DOWNGRADE and CLOSE take it with its seqid, the others as the most recent.
+#[tokio::test]
+async fn the_current_stateid_of_locks_and_others() {
+    use dhow_proto::v4::ops::{AllocateArgs, DataContent, FreeStateidArgs, IoAdviseArgs, LockRes, share};
+    use dhow_proto::v4::{LockType, Stateid};
+    const NOW: Stateid = Stateid::CURRENT;
+    let srv = Srv::start().await;
+    let mut c = srv.client("c").await;
+    let root = c.walk("").await;
+    let (o, l) = (c.owner("o"), c.owner("l"));
+    let created = c.create(&root, "f").await;
+    c.close(&created).await;
+    let advise = IoAdviseArgs { stateid: NOW, offset: 0, count: 0, hints: Default::default() };
+    let res = c
+        .ok(&[
+            op::put(&root),
+            op::open_name(o.clone(), share::ACCESS_READ, 0, "f"),
+            op::put(&root),
+            op::open_name(o.clone(), share::ACCESS_BOTH, 0, "f"),
+            ArgOp::Allocate(AllocateArgs { stateid: NOW, offset: 0, length: 5 }),
+            op::seek(NOW, 0, DataContent::DATA),
+            ArgOp::IoAdvise(advise),
+            op::lock_new(NOW, l.clone(), LockType::WRITE, 0, 10),
+            // Now it is the lock's.
+            op::lock_more(NOW, LockType::WRITE, 20, 10),
+            op::write(NOW, 0, dhow_proto::v4::StableHow::UNSTABLE, b"data"),
+            op::locku(NOW, 0, u64::MAX),
+        ])
+        .await;
+    let ResOp::Locku(Ok(unlocked)) = res.last().unwrap() else { panic!("{res:?}") };
+    assert!(matches!(&res[8], ResOp::Lock(LockRes::Ok(s)) if s.seqid + 1 == unlocked.lock_stateid.seqid));
+    let ResOp::Open(Ok(open)) = &res[3] else { panic!("{res:?}") };
+    // FREE_STATEID takes it, and needs no filehandle; nothing after it has one.
+    let res = c
+        .ok(&[
+            op::put(&created.fh),
+            op::lock_more(unlocked.lock_stateid, LockType::WRITE, 0, 1),
+            op::locku(NOW, 0, 1),
+            ArgOp::FreeStateid(FreeStateidArgs { stateid: NOW }),
+        ])
+        .await;
+    assert_eq!(res.len(), 4);
+    // Downgraded and closed by it.
+    let down = op::downgrade(NOW, share::ACCESS_READ, share::DENY_NONE);
+    let ops = [op::put(&root), op::open_name(o.clone(), share::ACCESS_READ, 0, "f"), down, op::close(NOW)];
+    c.ok(&ops).await;
+    assert_eq!(srv.fs.open_count(), 0);
+    let gone = c.status(&[op::put(&created.fh), op::close(Stateid { seqid: 0, ..open.stateid })]).await;
+    assert_eq!(gone, Status::BAD_STATEID);
+    // CLOSE leaves the invalid one, and what makes an object current none.
+    let after_close = [op::put(&root), op::open_name(o, share::ACCESS_READ, 0, "f"), op::close(NOW), op::close(NOW)];
+    assert_eq!(last(&c.run(&after_close).await), (OpNum::CLOSE, Status::BAD_STATEID));
+    for first in [op::put(&created.fh), op::lookup("f")] {
+        let lock = op::lock_new(NOW, l.clone(), LockType::READ, 0, 1);
+        assert_eq!(last(&c.run(&[op::root(), first, lock]).await), (OpNum::LOCK, Status::BAD_STATEID));
+    }
+}
+
 /// As many operations as the session allows.
 #[tokio::test]
 async fn the_longest_compound() {

@@ -266,7 +266,10 @@ async fn downgrades() {
     {
         assert_eq!(c.status(&down(b.stateid, a, d)).await, Status::INVAL, "{a} {d}");
     }
-    let stateid = match c.ok(&down(b.stateid, share::ACCESS_READ, 0)).await.pop() {
+    // Wishes for delegations mean nothing here, and are no error (18.18.3); alone they are no access.
+    assert_eq!(c.status(&down(b.stateid, share::WANT_ANY_DELEG, 0)).await, Status::INVAL);
+    let access = share::ACCESS_READ | share::WANT_NO_DELEG;
+    let stateid = match c.ok(&down(b.stateid, access, 0)).await.pop() {
         Some(ResOp::OpenDowngrade(Ok(ok))) => ok.open_stateid,
         other => panic!("{other:?}"),
     };

@@ -771,3 +771,49 @@ async fn transaction_numbers_mean_nothing() {
         assert_eq!(srv.fault.count(Call::Make), before + 2, "each was done once");
     }
 }
+
+/// RFC 8881 18.36.3: what a session does not have is not granted: no persistent replies, no RDMA; a back channel if the
+/// client wants one.
+#[tokio::test]
+async fn flags_of_a_session() {
+    use dhow_proto::v4::ops::create_session as flag;
+    let srv = Srv::start().await;
+    for (n, (asked, due)) in [
+        (0, 0),
+        (flag::CONN_BACK_CHAN, flag::CONN_BACK_CHAN),
+        (flag::PERSIST, 0),
+        (flag::CONN_RDMA | flag::CONN_BACK_CHAN, flag::CONN_BACK_CHAN),
+        (flag::PERSIST | flag::CONN_RDMA | flag::CONN_BACK_CHAN, flag::CONN_BACK_CHAN),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let o = ClientOptions { session_flags: asked, ..ClientOptions::named(format!("c{n}")) };
+        let c = Client::connect(srv.addr, o).await;
+        assert_eq!(c.session.granted.flags, due, "asked for {asked:#x}");
+    }
+}
+
+/// RFC 8881 18.37.3: within its own session last and nowhere else, within another one anywhere; from a connection that is
+/// not the session's not at all.
+#[tokio::test]
+async fn where_a_session_may_be_destroyed() {
+    let srv = Srv::start().await;
+    let o = ClientOptions::named("c");
+    let mut c = Client::connect(srv.addr, o.clone()).await;
+    let destroy = |c: &Client| op::destroy_session(c.session.id());
+    let own = destroy(&c);
+    assert_eq!(last(&c.run(&[own.clone(), op::root()]).await), (OpNum::DESTROY_SESSION, Status::NOT_ONLY_OP));
+    let mut stranger = srv.wire().await;
+    let res = stranger.compound(2, std::slice::from_ref(&own)).await;
+    assert_eq!(last(&res), (OpNum::DESTROY_SESSION, Status::CONN_NOT_BOUND_TO_SESSION));
+    assert!(c.status(&[op::root()]).await.is_ok(), "it is still there");
+    // Another session of the same client, on the same connection: destroyed in the middle of a COMPOUND of the first.
+    let next = c.exchanged.sequence_id.wrapping_add(1);
+    let second = session_of(&create(&mut c.wire, &o, c.id, next).await);
+    let res = c.ok(&[op::root(), op::destroy_session(second), op::getfh()]).await;
+    assert_eq!(res.len(), 3);
+    assert_eq!(last(&c.run(&[op::destroy_session(second)]).await), (OpNum::DESTROY_SESSION, Status::BADSESSION));
+    c.ok(&[op::root(), own]).await;
+    assert_eq!(c.status(&[op::root()]).await, Status::BADSESSION);
+}

@@ -388,6 +388,9 @@ impl Work {
         let status = child.wait()?;
         let errors = errors.join().unwrap_or_default();
         fs::write(folder.join("guest.log"), format!("{log}== standard error\n{errors}"))?;
+        for line in faults(&String::from_utf8_lossy(&fs::read(&server_log).unwrap_or_default())) {
+            tally.fail(known, &label, "server", line);
+        }
         let seconds = started.elapsed().as_secs_f64();
         if !ended || !status.success() && tally.failed.is_empty() {
             let tail: Vec<&str> = log.lines().chain(errors.lines()).collect();
@@ -400,6 +403,12 @@ impl Work {
         println!("          {label}: {seconds:.0} s");
         Ok(())
     }
+}
+
+/// Lines of a server's log that tell of a fault of its own, whatever the checks said: a few of them.
+fn faults(log: &str) -> Vec<&str> {
+    const FAULTS: [&str; 3] = ["a status that is not in the table", "operation panicked", "panicked at"];
+    log.lines().filter(|line| FAULTS.iter().any(|fault| line.contains(fault))).take(3).collect()
 }
 
 /// The guest has no git of its own: it borrows this machine's, which is one binary under several names.
@@ -417,5 +426,18 @@ fn lend_git(folder: &Path) -> Result<()> {
 impl Drop for Work {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::faults;
+
+    #[test]
+    fn a_fault_of_the_server_is_found_in_its_log() {
+        let log =
+            "INFO serving\nERROR a status that is not in the table breach=COMMIT may not return NOENT in 4.2\nok\n";
+        assert_eq!(faults(log).len(), 1);
+        assert!(faults("INFO serving\nWARN a limit was reached\n").is_empty());
     }
 }

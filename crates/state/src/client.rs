@@ -102,6 +102,8 @@ pub struct Client {
     /// Delegations that it holds, and revoked ones that it has not freed.
     pub(crate) delegs: AtomicUsize,
     pub(crate) revoked: AtomicUsize,
+    /// Stateids that an administrator revoked and that it has not freed.
+    pub(crate) admin_revoked: AtomicUsize,
     /// A callback got no answer, and none has since.
     call_failed: AtomicBool,
     /// When it was last asked to give delegations up, nanoseconds.
@@ -139,6 +141,7 @@ impl Client {
             notifies: AtomicUsize::new(0),
             delegs: AtomicUsize::new(0),
             revoked: AtomicUsize::new(0),
+            admin_revoked: AtomicUsize::new(0),
             call_failed: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             states: Mutex::new(HashSet::new()),

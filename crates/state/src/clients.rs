@@ -17,14 +17,14 @@ use dhow_proto::v4::ops::{ChannelAttrs, CreateSessionArgs, CreateSessionOk, crea
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-struct Record {
-    client: Arc<Client>,
-    confirmed: bool,
+pub(crate) struct Record {
+    pub(crate) client: Arc<Client>,
+    pub(crate) confirmed: bool,
     created: Time,
     /// The reply cache of CREATE_SESSION: one slot (RFC 8881 18.36.4).
     cs_seqid: u32,
     cs_reply: Result<CreateSessionOk, Status>,
-    sessions: Vec<Arc<Session>>,
+    pub(crate) sessions: Vec<Arc<Session>>,
     /// Dying: its durable record is to be removed.
     forget: bool,
 }
@@ -37,7 +37,7 @@ struct Incarnations {
 
 /// The table.
 pub(crate) struct Clients {
-    by_id: Map<ClientId, Record>,
+    pub(crate) by_id: Map<ClientId, Record>,
     by_owner: Map<ClientOwnerId, Incarnations>,
     /// Owners whose record is being removed.
     forgetting: Map<ClientOwnerId, usize>,
@@ -58,7 +58,7 @@ impl Clients {
         self.by_id.get(&self.by_owner.get(owner)?.confirmed?)
     }
 
-    fn remove_unconfirmed(&mut self, owner: &ClientOwnerId) {
+    pub(crate) fn remove_unconfirmed(&mut self, owner: &ClientOwnerId) {
         if let Some(e) = self.by_owner.get_mut(owner)
             && let Some(id) = e.unconfirmed.take()
         {
@@ -76,7 +76,7 @@ impl Clients {
     }
 
     /// A client dies: it leaves its owner's entry.
-    fn detach(&mut self, id: ClientId, forget: bool) {
+    pub(crate) fn detach(&mut self, id: ClientId, forget: bool) {
         let Some(r) = self.by_id.get_mut(&id) else { return };
         let owner = r.client.owner().clone();
         r.forget = forget;
@@ -213,13 +213,13 @@ impl<T: Clone + Send> State<T> {
         }
         // 4: an unconfirmed record is replaced. 1: new.
         t.remove_unconfirmed(&args.owner);
-        if t.unconfirmed >= self.limits.unconfirmed_clients
+        if t.unconfirmed >= self.limits().unconfirmed_clients
             && let Some(owner) = t.oldest_unconfirmed()
         {
             self.hits.unconfirmed_clients.add();
             t.remove_unconfirmed(&owner);
         }
-        if t.by_id.len() >= self.limits.clients {
+        if t.by_id.len() >= self.limits().clients {
             self.pressed.store(true, Ordering::Relaxed);
             self.hits.clients.add();
             return Err(Status::DELAY);
@@ -227,7 +227,7 @@ impl<T: Clone + Send> State<T> {
         let id = self.ids.client();
         // Copied: the request's bytes are a slice of its whole record, which would stay in memory with the client.
         let (owner, principal) = (ClientOwnerId(Bytes::copy_from_slice(&args.owner.0)), args.principal.clone());
-        let client = Client::new(id, owner.clone(), args.verifier, principal, self.limits.lease, now);
+        let client = Client::new(id, owner.clone(), args.verifier, principal, self.limits().lease, now);
         let record = Record {
             client: Arc::new(client),
             confirmed: false,
@@ -303,7 +303,7 @@ impl<T: Clone + Send> State<T> {
             let mut inner = session.inner.lock();
             let back = back && inner.back.usable();
             session.client().had_back.fetch_or(back, Ordering::Relaxed);
-            session.bind(&mut inner, conn, true, back, &self.limits);
+            session.bind(&mut inner, conn, true, back, &self.limits());
         }
         let flags = if session.has_callback_path() { create_session::CONN_BACK_CHAN } else { 0 };
         let ok = CreateSessionOk {
@@ -351,21 +351,21 @@ impl<T: Clone + Send> State<T> {
         if args.flags & !known != 0 {
             return Err(Status::INVAL);
         }
-        if r.sessions.len() >= self.limits.sessions_per_client
-            || self.session_count.load(Ordering::Relaxed) >= self.limits.sessions
+        if r.sessions.len() >= self.limits().sessions_per_client
+            || self.session_count.load(Ordering::Relaxed) >= self.limits().sessions
         {
             self.hits.sessions.add();
             return Err(Status::NOSPC);
         }
-        let mut fore = negotiate_fore(&args.fore_chan, &self.limits)?;
+        let mut fore = negotiate_fore(&args.fore_chan, &self.limits())?;
         let back_chan = negotiate_back(&args.back_chan, args.flags & create_session::CONN_BACK_CHAN != 0)?;
-        let wanted = fore.max_requests.min(self.limits.slots_per_session);
+        let wanted = fore.max_requests.min(self.limits().slots_per_session);
         let asked = fore.max_requests;
-        fore.max_requests = self.budget.slots(wanted, fore.max_response_size_cached, &self.limits);
+        fore.max_requests = self.budget.slots(wanted, fore.max_response_size_cached, &self.limits());
         if fore.max_requests < asked {
             self.hits.slots.add();
         }
-        let back = BackChannel::new(back_chan.clone(), args.cb_program, &args.sec_parms, self.limits.callback_slots);
+        let back = BackChannel::new(back_chan.clone(), args.cb_program, &args.sec_parms, self.limits().callback_slots);
         let id = self.ids.session(r.client.id());
         let session = Session::new(id, r.client.clone(), minor, fore, wanted, back, self.budget.clone());
         Ok((Arc::new(session), back_chan))
@@ -492,7 +492,7 @@ impl<T: Clone + Send> State<T> {
         let stale: Vec<_> = t
             .by_id
             .values()
-            .filter(|r| !r.confirmed && now.since(r.created) > self.limits.lease)
+            .filter(|r| !r.confirmed && now.since(r.created) > self.limits().lease)
             .map(|r| r.client.owner().clone())
             .collect();
         stale.iter().for_each(|o| t.remove_unconfirmed(o));
@@ -502,7 +502,7 @@ impl<T: Clone + Send> State<T> {
             .filter(|r| r.confirmed)
             .filter(|r| {
                 let c = &r.client;
-                let late = now.since(c.lease_end()) > self.limits.courtesy;
+                let late = now.since(c.lease_end()) > self.limits().courtesy;
                 c.is_dying() && !c.retiring.load(Ordering::SeqCst)
                     || c.is_expired(now) && (late || pressed || !c.has_state())
             })

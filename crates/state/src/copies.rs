@@ -17,13 +17,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
 #[derive(Debug, Default)]
-struct Shared {
-    bytes: AtomicU64,
+pub(crate) struct Shared {
+    pub(crate) bytes: AtomicU64,
     cancelled: AtomicBool,
+    /// By an administrator: the client is told how its copy ended.
+    aborted: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Shared {
+    /// Ends it in the name of an administrator.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        self.cancel();
+    }
+
     fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
         std::mem::take(&mut *self.waiting.lock()).into_iter().for_each(Waker::wake);
@@ -31,22 +39,22 @@ impl Shared {
 }
 
 #[derive(Debug)]
-enum Phase {
+pub(crate) enum Phase {
     Running,
     Finished { status: Status, at: Time, acknowledged: bool },
 }
 
 #[derive(Debug)]
-struct Copy {
-    client: Arc<Client>,
-    shared: Arc<Shared>,
-    phase: Phase,
+pub(crate) struct Copy {
+    pub(crate) client: Arc<Client>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) phase: Phase,
 }
 
 /// The registry.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    all: Map<StateKey, Copy>,
+    pub(crate) all: Map<StateKey, Copy>,
     running: usize,
 }
 
@@ -93,6 +101,11 @@ impl<T: Clone + Send> CopyTicket<T> {
         self.shared.cancelled.load(Ordering::SeqCst)
     }
 
+    /// Whether an administrator ended it: then it ends with ADMIN_REVOKED, and the client is told so.
+    pub fn is_aborted(&self) -> bool {
+        self.shared.aborted.load(Ordering::SeqCst)
+    }
+
     /// Waits until the copy is cancelled.
     pub async fn cancelled(&self) {
         let shared = &self.shared;
@@ -111,7 +124,7 @@ impl<T: Clone + Send> CopyTicket<T> {
         .await;
     }
 
-    /// Ends the copy with `status`. The stateid to name in CB_OFFLOAD, or `None` if it was cancelled: then no callback
+    /// Ends the copy with `status` (ADMIN_REVOKED if an administrator ended it). The stateid to name in CB_OFFLOAD, or `None` if it was cancelled: then no callback
     /// follows (RFC 7862 15.8.3).
     pub fn complete(mut self, status: Status, now: Time) -> Option<Stateid> {
         self.end(status, Some(now))
@@ -124,10 +137,12 @@ impl<T: Clone + Send> CopyTicket<T> {
         let mut copies = self.state.copies.lock();
         copies.running -= 1;
         self.client.copies.fetch_sub(1, Ordering::SeqCst);
-        if self.is_cancelled() {
+        let aborted = self.is_aborted();
+        if self.is_cancelled() && !aborted {
             copies.all.remove(&self.key);
             return None;
         }
+        let status = if aborted { Status::ADMIN_REVOKED } else { status };
         let copy = copies.all.get_mut(&self.key)?;
         // Without a time the task died: then it is kept from the start of time, that is, until the next tick.
         copy.phase = Phase::Finished { status, at: now.unwrap_or_default(), acknowledged: now.is_none() };
@@ -155,7 +170,7 @@ impl<T: Clone + Send> State<T> {
     /// synchronously (case K01).
     pub fn copy_begin(self: &Arc<Self>, client: &Arc<Client>) -> Option<CopyTicket<T>> {
         let mut copies = self.copies.lock();
-        if copies.running >= self.limits.copies || client.copies.load(Ordering::SeqCst) >= self.limits.copies_per_client
+        if copies.running >= self.limits().copies || client.copies.load(Ordering::SeqCst) >= self.limits().copies_per_client
         {
             self.hits.copies.add();
             return None;
@@ -184,9 +199,9 @@ impl<T: Clone + Send> State<T> {
                 Phase::Running => None,
             })
             .collect();
-        if finished.len() >= self.limits.finished_copies_per_client {
+        if finished.len() >= self.limits().finished_copies_per_client {
             finished.sort();
-            let excess = finished.len() + 1 - self.limits.finished_copies_per_client;
+            let excess = finished.len() + 1 - self.limits().finished_copies_per_client;
             for (_, k) in finished.into_iter().take(excess) {
                 copies.all.remove(&k);
             }
@@ -261,11 +276,11 @@ impl<T: Clone + Send> State<T> {
     /// Finished copies are forgotten: once acknowledged after their time, else after four times that. Copies of a
     /// client whose lease ended long enough ago (one more lease time) are cancelled.
     pub(crate) fn tick_copies(&self, now: Time) {
-        let keep = self.limits.finished_copy_time;
+        let keep = self.limits().finished_copy_time;
         let mut copies = self.copies.lock();
         copies.all.retain(|_, c| match c.phase {
             Phase::Running => {
-                if c.client.is_expired(now) && now.since(c.client.lease_end()) > self.limits.lease {
+                if c.client.is_expired(now) && now.since(c.client.lease_end()) > self.limits().lease {
                     c.shared.cancel();
                 }
                 true

@@ -215,6 +215,11 @@ impl Drop for Counted {
 }
 
 impl<T> Deleg<T> {
+    /// Its kind, and whether it was recalled.
+    pub(crate) fn shown(&self) -> (DelegKind, bool) {
+        (self.kind, matches!(self.phase, Phase::Recalled(..)))
+    }
+
     fn conflicts(&self, client: ClientId, usage: Use) -> bool {
         let own = self.client.id() == client;
         let write = self.kind == DelegKind::Write;
@@ -315,7 +320,8 @@ impl<T: Clone> Stripe<T> {
         kind: IoKind,
         now: Time,
     ) -> Result<(T, Arc<IoGate>), Status> {
-        let d = self.delegs.get_mut(key).ok_or(Status::BAD_STATEID)?;
+        let missing = self.missing(key, client.id());
+        let d = self.delegs.get_mut(key).ok_or(missing)?;
         if d.client.id() != client.id() || d.file != *file {
             return Err(Status::BAD_STATEID);
         }
@@ -348,7 +354,7 @@ impl<T: Clone> Stripe<T> {
         access: Share,
     ) -> Result<(), Status> {
         let key = StateKey::parse(&stateid.other);
-        let d = self.delegs.get(&key).filter(|_| key.is(Kind::Deleg)).ok_or(Status::BAD_STATEID)?;
+        let d = self.delegs.get(&key).filter(|_| key.is(Kind::Deleg)).ok_or(self.missing(&key, client.id()))?;
         if d.client.id() != client.id() || d.file != *file {
             return Err(Status::BAD_STATEID);
         }
@@ -389,8 +395,18 @@ pub struct DelegEnd<'a, T: Clone + Send> {
     file: FileKey,
     gate: Arc<IoGate>,
     token: T,
-    revoke: bool,
+    how: How,
     done: bool,
+}
+
+/// How a delegation ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    Returned,
+    /// Revoked, for its recall was not heeded.
+    Late,
+    /// Revoked, for an administrator wants it.
+    ByAdmin,
 }
 
 impl<T: Clone + Send> DelegEnd<'_, T> {
@@ -410,8 +426,12 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
         let mut effects = Vec::new();
         let mut guard = self.state.stripe(&self.file).lock();
         let stripe = &mut *guard;
-        if !self.revoke {
+        if self.how != How::Late {
+            let client = stripe.delegs.get(&self.key).map(|d| d.client.clone());
             stripe.remove_deleg(&self.key, &mut effects);
+            if let Some(client) = client.filter(|_| self.how == How::ByAdmin) {
+                stripe.remember_revoked(&client, &[self.key]);
+            }
             return effects;
         }
         if let Some(d) = stripe.delegs.get_mut(&self.key) {
@@ -461,8 +481,8 @@ impl<T: Clone + Send> State<T> {
     ) -> Result<(), WhyNot> {
         let Ask { kind, own, reclaim, now } = ask;
         if !reclaim {
-            if self.delegations() >= self.limits.delegations
-                || client.delegs.load(Ordering::SeqCst) >= self.limits.delegations_per_client
+            if self.delegations() >= self.limits().delegations
+                || client.delegs.load(Ordering::SeqCst) >= self.limits().delegations_per_client
             {
                 self.hits.delegations.add();
                 return Err(WhyNot::Resource);
@@ -613,12 +633,12 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::BAD_STATEID);
         }
         let mut stripe = self.stripe(file).lock();
-        let d = stripe.delegs.get(&key).ok_or(Status::BAD_STATEID)?;
+        let d = stripe.delegs.get(&key).ok_or(stripe.missing(&key, client.id()))?;
         if d.client.id() != client.id() || d.file != *file {
             return Err(Status::BAD_STATEID);
         }
         check_seqid(stateid.seqid, 1)?;
-        self.end_deleg(&mut stripe, key, false)
+        self.end_deleg(&mut stripe, key, How::Returned)
     }
 
     /// Begins to revoke a delegation whose recall was not heeded: see [`Effect::Revoke`].
@@ -629,10 +649,16 @@ impl<T: Clone + Send> State<T> {
     pub fn plan_revoke(&self, stateid: &Stateid) -> Result<DelegEnd<'_, T>, Status> {
         let key = StateKey::parse(&stateid.other);
         let mut stripe = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
-        self.end_deleg(&mut stripe, key, true)
+        self.end_deleg(&mut stripe, key, How::Late)
     }
 
-    fn end_deleg(&self, stripe: &mut Stripe<T>, key: StateKey, revoke: bool) -> Result<DelegEnd<'_, T>, Status> {
+    /// Begins to take a delegation from its client, recalled or not (RFC 8881 8.5): as [`State::plan_revoke`].
+    pub(crate) fn plan_revoke_deleg(&self, key: StateKey) -> Result<DelegEnd<'_, T>, Status> {
+        let mut stripe = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
+        self.end_deleg(&mut stripe, key, How::ByAdmin)
+    }
+
+    fn end_deleg(&self, stripe: &mut Stripe<T>, key: StateKey, how: How) -> Result<DelegEnd<'_, T>, Status> {
         let d = stripe.delegs.get_mut(&key).ok_or(Status::BAD_STATEID)?;
         if d.phase == Phase::Revoked {
             return Err(Status::DELEG_REVOKED);
@@ -643,7 +669,7 @@ impl<T: Clone + Send> State<T> {
         let token = d.token.clone().ok_or(Status::DELEG_REVOKED)?;
         d.closing = true;
         let (file, gate) = (d.file.clone(), d.gate.clone());
-        Ok(DelegEnd { state: self, key, file, gate, token, revoke, done: false })
+        Ok(DelegEnd { state: self, key, file, gate, token, how, done: false })
     }
 
     /// The client other than `client` that holds a write delegation of `file`, to be asked for size and change
@@ -722,7 +748,7 @@ impl<T: Clone + Send> State<T> {
         if self.delegations() == 0 {
             return;
         }
-        let lease = self.limits.lease;
+        let lease = self.limits().lease;
         let mut clients: std::collections::BTreeMap<ClientId, Arc<Client>> = std::collections::BTreeMap::new();
         for stripe in &self.stripes {
             let mut stripe = stripe.lock();
@@ -742,12 +768,12 @@ impl<T: Clone + Send> State<T> {
             }
         }
         let near = |n: usize, limit: usize| n.saturating_mul(8) >= limit.saturating_mul(7) && n > 1;
-        let all = near(self.delegations(), self.limits.delegations);
+        let all = near(self.delegations(), self.limits().delegations);
         // Of all clients, those with more than their share give something up.
-        let share = self.limits.delegations / clients.len().max(1);
+        let share = self.limits().delegations / clients.len().max(1);
         for (id, c) in clients {
             let n = c.delegs.load(Ordering::SeqCst);
-            let asked = (all && n > 1 && n * 2 > share) || near(n, self.limits.delegations_per_client);
+            let asked = (all && n > 1 && n * 2 > share) || near(n, self.limits().delegations_per_client);
             if asked && c.ask_again(now, ASK_AGAIN) {
                 effects.push(Effect::RecallAny { client: id, keep: (n / 2) as u32 });
             }

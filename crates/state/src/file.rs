@@ -11,6 +11,7 @@
 //!
 //! Delegations are in `deleg`, waiters for locks in `lockwait`.
 
+use crate::admin::Revoked;
 use crate::client::Client;
 use crate::deleg::Deleg;
 use crate::ids::{Keyed, Map, StateKey};
@@ -149,6 +150,8 @@ pub(crate) struct Stripe<T> {
     pub(crate) locks: Map<StateKey, LockState>,
     pub(crate) notifies: Map<StateKey, Notify<T>>,
     pub(crate) delegs: Map<StateKey, Deleg<T>>,
+    /// What an administrator took away and its client has not freed yet.
+    pub(crate) revoked: Map<StateKey, Revoked>,
     /// Files on which a delegation was recalled for a conflict: none is given until then.
     pub(crate) contended: Map<FileKey, Time>,
     /// Writes under special stateids hold a clone. Of all files of the stripe: they are rare, and one more delegation
@@ -168,6 +171,7 @@ impl<T: Clone> Stripe<T> {
             locks,
             notifies: Map::with_hasher(keyed),
             delegs: Map::with_hasher(keyed),
+            revoked: Map::with_hasher(keyed),
             contended: Map::with_hasher(keyed),
             special_writes: Arc::default(),
             keyed,

@@ -137,7 +137,7 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID, OLD_STATEID, OPENMODE, DELEG_REVOKED; LOCKED if an open denies this to a special stateid (RFC 8881 8.2.3); GRACE
+    /// BAD_STATEID, OLD_STATEID, OPENMODE, DELEG_REVOKED, ADMIN_REVOKED; LOCKED if an open denies this to a special stateid (RFC 8881 8.2.3); GRACE
     /// for a special stateid while somebody may still reclaim an open that denies it (case B31).
     pub fn begin_io(
         &self,
@@ -158,15 +158,16 @@ impl<T: Clone + Send> State<T> {
             gate.enter();
             return Ok(IoToken { open: Some(token), gate: Some(gate), behalf: None, _special: None });
         }
+        let missing = stripe.missing(&key, client.id());
         let (open_key, seqid) = match key {
             k if k.is(Kind::Open) => (k, None),
             k if k.is(Kind::Lock) => {
-                let l = stripe.locks.get(&k).ok_or(Status::BAD_STATEID)?;
+                let l = stripe.locks.get(&k).ok_or(missing)?;
                 (l.open, Some(l.seqid))
             }
             _ => return Err(Status::BAD_STATEID.into()),
         };
-        let open = stripe.opens.get(&open_key).ok_or(Status::BAD_STATEID)?;
+        let open = stripe.opens.get(&open_key).ok_or(missing)?;
         if open.client.id() != client.id() || open.file != *file {
             return Err(Status::BAD_STATEID.into());
         }

@@ -14,6 +14,7 @@
 //! | `file`, [`open`](OpenPlan), [`lock`](LockPlan), [`io`](IoToken), `stateids` | opens, share reservations, locks | 64 stripes by file; a stateid names its stripe |
 //! | `deleg`, `lockwait` | delegations, waiters for locks | the stripe of the file |
 //! | [`lockset`](LockSet) | the byte ranges of one file | a plain structure |
+//! | [`admin`](Revocation) | none of its own: what an administrator sees and revokes (RFC 8881 8.5) | |
 //! | [`copies`](CopyTicket) | asynchronous copies | one mutex |
 //! | `grace` | who may reclaim | one mutex |
 //! | [`retire`](Retire) | the end of a client | none of its own |
@@ -32,6 +33,7 @@
 //!
 //! Copy-notify stateids (RFC 7862 15.3) are in `notify`: not to be guessed, tied to the open they were asked with.
 
+mod admin;
 mod backchannel;
 mod client;
 mod clients;
@@ -55,6 +57,7 @@ pub mod sources;
 mod stateids;
 mod types;
 
+pub use admin::{ClientInfo, CopyInfo, Detail, Page, Revocation, StateFilter, StateInfo};
 pub use backchannel::{CbToken, CbUnavailable};
 pub use client::Client;
 pub use clients::{CreatedSession, ExchangeId, ExchangedId};
@@ -72,6 +75,7 @@ pub use retire::Retire;
 pub use session::{Sequence, Session, SlotToken};
 pub use types::*;
 
+use arc_swap::ArcSwap;
 use clients::Clients;
 use copies::Copies;
 use deleg::DelegCounts;
@@ -91,7 +95,8 @@ type SessionShard = Mutex<Map<SessionId, Arc<Session>>>;
 
 /// All state of one server instance.
 pub struct State<T: Clone + Send> {
-    limits: Limits,
+    /// Replaced as a whole: [`State::set_limits`].
+    limits: ArcSwap<Limits>,
     ids: Ids,
     clients: Mutex<Clients>,
     sessions: Box<[SessionShard]>,
@@ -125,7 +130,7 @@ impl<T: Clone + Send> State<T> {
         let grace = Grace::new(previous.into_iter().map(|r| r.owner), now + limits.grace);
         Self {
             grace_active: AtomicBool::new(grace.active()),
-            limits,
+            limits: ArcSwap::from_pointee(limits),
             ids,
             clients: Mutex::new(Clients::new(keyed)),
             sessions: (0..SESSION_SHARDS).map(|_| Mutex::new(Map::with_hasher(keyed))).collect(),
@@ -145,8 +150,23 @@ impl<T: Clone + Send> State<T> {
     }
 
     /// The limits in force.
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    pub fn limits(&self) -> arc_swap::Guard<Arc<Limits>> {
+        self.limits.load()
+    }
+
+    /// Other limits from now on. What is there already stays, also where it is more than would be let in now. The lease
+    /// time, the grace period and the sizes of sessions stay as clients know them.
+    pub fn set_limits(&self, limits: Limits) {
+        let old = self.limits.load();
+        self.limits.store(Arc::new(Limits {
+            lease: old.lease,
+            grace: old.grace,
+            max_request: old.max_request,
+            max_reply: old.max_reply,
+            max_cached_reply: old.max_cached_reply,
+            max_ops: old.max_ops,
+            ..limits
+        }));
     }
 
     /// How often each limit was hit.

@@ -186,7 +186,7 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID, OLD_STATEID, OPENMODE (shared needs an open for reading, exclusive one for writing, as POSIX has
+    /// BAD_STATEID, OLD_STATEID, ADMIN_REVOKED, OPENMODE (shared needs an open for reading, exclusive one for writing, as POSIX has
     /// it), GRACE, NO_GRACE, SERVERFAULT (too many locks or lock-owners), DELAY (the conflict is with a lock in the
     /// making); DENIED; or a client whose lease has ended stands in the way.
     pub fn plan_lock(
@@ -222,7 +222,7 @@ impl<T: Clone + Send> State<T> {
             }
             Locker::Existing(stateid) => {
                 let key = StateKey::parse(&stateid.other);
-                let l = stripe.locks.get(&key).ok_or(Status::BAD_STATEID)?;
+                let l = stripe.locks.get(&key).ok_or(stripe.missing(&key, client.id()))?;
                 let known = l.owner.client == client.id();
                 if !known {
                     return Err(Status::BAD_STATEID.into());
@@ -243,20 +243,20 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::OPENMODE.into());
         }
         // A lock splits one range in three at most, and may need a lock state.
-        if client.locks.load(Ordering::Relaxed) + 3 > self.limits.locks_per_client {
+        if client.locks.load(Ordering::Relaxed) + 3 > self.limits().locks_per_client {
             self.hits.locks.add();
             return Err(Status::SERVERFAULT.into());
         }
         let token = open.token.clone();
         let has_state = open.lock_states.iter().any(|k| stripe.locks.get(k).is_some_and(|l| l.owner == owner));
-        if !has_state && open.lock_states.len() >= self.limits.lock_owners_per_open {
+        if !has_state && open.lock_states.len() >= self.limits().lock_owners_per_open {
             self.hits.lock_owners.add();
             return Err(Status::SERVERFAULT.into());
         }
         let id = stripe.next;
         stripe.next += 1;
         let file = stripe.file_mut(req.file);
-        if file.locks.len() + file.pending.len() + 2 > self.limits.locks_per_file {
+        if file.locks.len() + file.pending.len() + 2 > self.limits().locks_per_file {
             self.hits.locks.add();
             return Err(Status::SERVERFAULT.into());
         }
@@ -342,7 +342,7 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID, OLD_STATEID, DELAY, SERVERFAULT (the split would make too many ranges).
+    /// BAD_STATEID, OLD_STATEID, ADMIN_REVOKED, DELAY, SERVERFAULT (the split would make too many ranges).
     pub fn plan_unlock(
         &self,
         client: &Client,
@@ -352,13 +352,14 @@ impl<T: Clone + Send> State<T> {
     ) -> Result<UnlockPlan<'_, T>, Status> {
         let key = StateKey::parse(&stateid.other);
         let stripe = self.stripe(file).lock();
-        let l = stripe.locks.get(&key).filter(|l| l.owner.client == client.id()).ok_or(Status::BAD_STATEID)?;
+        let mine = stripe.locks.get(&key).filter(|l| l.owner.client == client.id());
+        let l = mine.ok_or(stripe.missing(&key, client.id()))?;
         let open = stripe.opens.get(&l.open).filter(|o| o.file == *file).ok_or(Status::BAD_STATEID)?;
         check_seqid(stateid.seqid, l.seqid)?;
         if open.closing {
             return Err(Status::DELAY);
         }
-        if stripe.files.get(file).is_some_and(|f| f.locks.len() > self.limits.locks_per_file) {
+        if stripe.files.get(file).is_some_and(|f| f.locks.len() > self.limits().locks_per_file) {
             self.hits.locks.add();
             return Err(Status::SERVERFAULT);
         }

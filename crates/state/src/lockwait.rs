@@ -120,7 +120,7 @@ impl<T: Clone + Send> State<T> {
     fn wake(&self, stripe: &mut Stripe<T>, file: &FileKey, now: Time) -> Vec<LockNotice<T>> {
         let Some(f) = stripe.files.get_mut(file) else { return Vec::new() };
         let before = f.waiters.len();
-        let lease = self.limits.lease;
+        let lease = self.limits().lease;
         f.waiters.retain(|w| {
             let missed = w.told.is_some() && !w.reserves(now);
             !missed && !w.client.is_dying() && now.since(w.asked) <= lease

@@ -153,12 +153,12 @@ impl<T: Clone + Send> State<T> {
         let (parent, seqid) = match key {
             k if k.is(Kind::Open) || k.is(Kind::Deleg) => (k, None),
             k if k.is(Kind::Lock) => {
-                let l = stripe.locks.get(&k).ok_or(Status::BAD_STATEID)?;
+                let l = stripe.locks.get(&k).ok_or(stripe.missing(&k, client.id()))?;
                 (l.open, Some(l.seqid))
             }
             _ => return Err(Status::BAD_STATEID),
         };
-        let open = stripe.parent(&parent).ok_or(Status::BAD_STATEID)?;
+        let open = stripe.parent(&parent).ok_or(stripe.missing(&parent, client.id()))?;
         if open.client.id() != client.id() || *open.file != *file {
             return Err(Status::BAD_STATEID);
         }
@@ -170,11 +170,11 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::OPENMODE);
         }
         let behalf = behalf(open.token);
-        stripe.trim_notifies(&parent, self.limits.copy_notifies_per_open);
+        stripe.trim_notifies(&parent, self.limits().copy_notifies_per_open);
         let of_open = stripe.parent(&parent).map_or(0, |p| p.notifies.len());
-        if of_open >= self.limits.copy_notifies_per_open
-            || client.notifies.load(Ordering::Relaxed) >= self.limits.copy_notifies_per_client
-            || self.notify_total.load(Ordering::Relaxed) >= self.limits.copy_notifies
+        if of_open >= self.limits().copy_notifies_per_open
+            || client.notifies.load(Ordering::Relaxed) >= self.limits().copy_notifies_per_client
+            || self.notify_total.load(Ordering::Relaxed) >= self.limits().copy_notifies
         {
             self.hits.copy_notifies.add();
             return Err(Status::DELAY);
@@ -190,7 +190,7 @@ impl<T: Clone + Send> State<T> {
             parent,
             file: file.clone(),
             behalf,
-            expires: now + self.limits.lease,
+            expires: now + self.limits().lease,
             in_use: Arc::new(()),
             counted: Counted::new(client, &self.notify_total),
         };
@@ -221,7 +221,7 @@ impl<T: Clone + Send> State<T> {
             stripe.remove_notify(&key);
             return Err(Status::BAD_STATEID);
         }
-        entry.expires = entry.expires.max(now + self.limits.lease);
+        entry.expires = entry.expires.max(now + self.limits().lease);
         let (parent, behalf, in_use) = (entry.parent, entry.behalf.clone(), entry.in_use.clone());
         let open = stripe.parent(&parent).ok_or(Status::BAD_STATEID)?;
         if open.closing {
@@ -276,7 +276,7 @@ impl<T: Clone + Send> State<T> {
             let mut over = Vec::new();
             for (key, n) in &mut stripe.notifies {
                 if n.used() {
-                    n.expires = n.expires.max(now + self.limits.lease);
+                    n.expires = n.expires.max(now + self.limits().lease);
                 } else if n.expires < now {
                     over.push(*key);
                 }

@@ -300,6 +300,8 @@ pub struct ClosePlan<'a, T: Clone + Send> {
     key: StateKey,
     file: FileKey,
     gate: Arc<IoGate>,
+    /// An administrator wants it: the client is to learn that its stateids are revoked.
+    revoke: bool,
     done: bool,
 }
 
@@ -314,7 +316,13 @@ impl<T: Clone + Send> ClosePlan<'_, T> {
     pub fn commit(mut self) -> Effects<T> {
         self.done = true;
         let mut effects = Vec::new();
-        let removed = self.state.stripe(&self.file).lock().remove_open(&self.key, &mut effects);
+        let mut stripe = self.state.stripe(&self.file).lock();
+        let known = if self.revoke { stripe.stateids_of(&self.key) } else { None };
+        let removed = stripe.remove_open(&self.key, &mut effects);
+        if let Some((client, keys)) = known {
+            stripe.remember_revoked(&client, &keys);
+        }
+        drop(stripe);
         self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
         effects
     }
@@ -348,11 +356,11 @@ impl<T: Clone + Send> State<T> {
             return Err(Status::INVAL.into());
         }
         self.check_grace(client, req.claim)?;
-        if client.opens.load(Ordering::Relaxed) >= self.limits.opens_per_client {
+        if client.opens.load(Ordering::Relaxed) >= self.limits().opens_per_client {
             self.hits.opens.add();
             return Err(Status::SERVERFAULT.into());
         }
-        if self.opens.load(Ordering::Relaxed) >= self.limits.opens {
+        if self.opens.load(Ordering::Relaxed) >= self.limits().opens {
             // Clients whose lease has ended make room.
             self.pressed.store(true, Ordering::Relaxed);
             self.hits.opens.add();
@@ -439,7 +447,8 @@ impl<T: Clone + Send> State<T> {
         if !key.is(Kind::Open) {
             return Err(Status::BAD_STATEID);
         }
-        let open = stripe.opens.get_mut(&key).ok_or(Status::BAD_STATEID)?;
+        let missing = stripe.missing(&key, client.id());
+        let open = stripe.opens.get_mut(&key).ok_or(missing)?;
         if open.client.id() != client.id() || open.file != *file {
             return Err(Status::BAD_STATEID);
         }
@@ -487,7 +496,7 @@ impl<T: Clone + Send> State<T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID, OLD_STATEID, DELAY (another CLOSE of it is under way).
+    /// BAD_STATEID, OLD_STATEID, ADMIN_REVOKED, DELAY (another CLOSE of it is under way).
     pub fn plan_close(
         &self,
         client: &Arc<Client>,
@@ -497,7 +506,18 @@ impl<T: Clone + Send> State<T> {
         let mut stripe = self.stripe(file).lock();
         let (key, open) = self.find_open(&mut stripe, client, file, stateid)?;
         open.closing = true;
-        Ok(ClosePlan { state: self, key, file: file.clone(), gate: open.gate.clone(), done: false })
+        Ok(ClosePlan { state: self, key, file: file.clone(), gate: open.gate.clone(), revoke: false, done: false })
+    }
+
+    /// Plans to take an open from its client (RFC 8881 8.5): as [`State::plan_close`].
+    pub(crate) fn plan_revoke_open(&self, key: StateKey) -> Result<ClosePlan<'_, T>, Status> {
+        let mut stripe = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
+        let open = stripe.opens.get_mut(&key).ok_or(Status::BAD_STATEID)?;
+        if std::mem::replace(&mut open.closing, true) {
+            return Err(Status::DELAY);
+        }
+        let (file, gate) = (open.file.clone(), open.gate.clone());
+        Ok(ClosePlan { state: self, key, file, gate, revoke: true, done: false })
     }
 
     /// Whether anybody but `client` has the file open, or denies `access` to it: for SETATTR, REMOVE and RENAME rules

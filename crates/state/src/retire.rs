@@ -104,6 +104,7 @@ impl<T: Clone + Send> Retire<'_, T> {
                 let mut stripe = stripe.lock();
                 let removed = stripe.remove_open(&key, &mut effects);
                 stripe.remove_deleg(&key, &mut effects);
+                stripe.revoked.remove(&key);
                 drop(stripe);
                 self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
             }

@@ -231,6 +231,9 @@ impl Session {
         if self.client.revoked.load(Ordering::Relaxed) > 0 {
             flags |= seq4_status::RECALLABLE_STATE_REVOKED;
         }
+        if self.client.admin_revoked.load(Ordering::Relaxed) > 0 {
+            flags |= seq4_status::ADMIN_STATE_REVOKED;
+        }
         flags
     }
 
@@ -400,7 +403,7 @@ impl<T: Clone + Send> State<T> {
             Ok(a) => a,
             Err(e) => return (Err(e), false),
         };
-        let new = session.bind(&mut inner, conn, true, false, &self.limits);
+        let new = session.bind(&mut inner, conn, true, false, &self.limits());
         let seq = match admit {
             Admit::Replay(r) => Sequence::Replay(r),
             Admit::Uncached => Sequence::Uncached(session.answer(&inner, args)),
@@ -422,7 +425,7 @@ impl<T: Clone + Send> State<T> {
     /// When the memory promised to replies runs short, sessions that do not use what they were granted give half of the
     /// rest back: the target falls with the next SEQUENCE, and CB_RECALL_SLOT tells those that are idle (RFC 8881 20.8).
     pub(crate) fn tick_slots(&self, effects: &mut Effects<T>) {
-        if self.budget.promised() < self.limits.cached_bytes / 8 * 7 {
+        if self.budget.promised() < self.limits().cached_bytes / 8 * 7 {
             return;
         }
         for shard in &self.sessions {
@@ -431,7 +434,7 @@ impl<T: Clone + Send> State<T> {
                 let mut inner = session.inner.lock();
                 let used = inner.slots.busiest() + 1;
                 let target = inner.slots.target_highest() + 1;
-                let less = (used.max(target / 2)).max(self.limits.slots_min);
+                let less = (used.max(target / 2)).max(self.limits().slots_min);
                 if inner.dead || !inner.slots.settled() || less >= target {
                     continue;
                 }
@@ -451,7 +454,7 @@ impl<T: Clone + Send> State<T> {
             return;
         }
         let each = session.fore.max_response_size_cached;
-        let more = self.budget.slots(inner.wanted.min(target.saturating_mul(2)), each, &self.limits);
+        let more = self.budget.slots(inner.wanted.min(target.saturating_mul(2)), each, &self.limits());
         if more > target {
             inner.slots.resize(more);
             session.rebudget(inner);
@@ -488,7 +491,7 @@ impl<T: Clone + Send> State<T> {
             if !inner.back.usable() {
                 return match args.dir {
                     ChannelDirFromClient::FORE | ChannelDirFromClient::FORE_OR_BOTH => {
-                        let new = session.bind(&mut inner, conn, true, false, &self.limits);
+                        let new = session.bind(&mut inner, conn, true, false, &self.limits());
                         drop(inner);
                         if new {
                             self.note_conn(conn, session.id);
@@ -506,7 +509,7 @@ impl<T: Clone + Send> State<T> {
                 return Err(Status::INVAL);
             }
             session.client.had_back.fetch_or(back, Ordering::Relaxed);
-            session.bind(&mut inner, conn, fore, back, &self.limits)
+            session.bind(&mut inner, conn, fore, back, &self.limits())
         };
         if new {
             self.note_conn(conn, session.id);

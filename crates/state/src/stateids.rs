@@ -7,13 +7,16 @@ use crate::types::*;
 
 impl<T: Clone + Send> State<T> {
     /// What using `stateid` would come to, the current filehandle and the kind of state aside: OK, BAD_STATEID,
-    /// OLD_STATEID or DELEG_REVOKED. State of a client whose lease ended and that was in the way is gone together with the client, so
+    /// OLD_STATEID, DELEG_REVOKED or ADMIN_REVOKED. State of a client whose lease ended and that was in the way is gone together with the client, so
     /// EXPIRED does not arise.
     pub fn test_stateid(&self, client: &Client, stateid: &Stateid) -> Status {
         if stateid.is_special() {
             return Status::BAD_STATEID;
         }
         let key = StateKey::parse(&stateid.other);
+        if self.is_revoked(client, &key) {
+            return Status::ADMIN_REVOKED;
+        }
         if key.is(Kind::Copy) {
             return self.test_copy(client, stateid);
         }
@@ -38,12 +41,15 @@ impl<T: Clone + Send> State<T> {
         check_seqid(stateid.seqid, seqid).err().unwrap_or(Status::OK)
     }
 
-    /// Frees lock state that holds no lock, a copy-notify stateid, or a delegation that was revoked.
+    /// Frees lock state that holds no lock, a copy-notify stateid, or what was revoked (RFC 8881 8.5).
     ///
     /// # Errors
     ///
     /// LOCKS_HELD (an open, a lock state with locks, a delegation, a copy that runs), BAD_STATEID, OLD_STATEID.
     pub fn free_stateid(&self, client: &Client, stateid: &Stateid) -> Result<(), Status> {
+        if !stateid.is_special() && self.forget_revoked(client, &StateKey::parse(&stateid.other)) {
+            return Ok(());
+        }
         if !stateid.is_special() && StateKey::parse(&stateid.other).is(Kind::Deleg) {
             return self.free_deleg(client, stateid);
         }

@@ -52,6 +52,8 @@ pub enum Command {
     /// Find out what a server offers.
     #[command(after_help = URLS)]
     Probe(Probe),
+    /// Look at a running server of this machine, and give it orders.
+    Admin(Admin),
     /// Show in under a minute what copying inside a server saves.
     Demo(Demo),
     /// Measure.
@@ -59,6 +61,20 @@ pub enum Command {
     Bench(Bench),
     /// Emulated links: what they carry on this machine, and programs on hosts that they join. Needs root.
     Link(dhow_link::cli::LinkArgs),
+    /// Write completions for a shell to standard output.
+    Completions {
+        /// Which shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write a manual page to standard output.
+    Man {
+        /// Of this command, such as `cp` or `admin expire` [default: of dhow itself].
+        command: Option<String>,
+        /// Write the pages of all commands to this directory instead.
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        dir: Option<PathBuf>,
+    },
 }
 
 const URLS: &str = "A URL is nfs://HOST[:PORT]/PATH; the port is 2049 if none is given.";
@@ -85,6 +101,78 @@ pub struct Serve {
     /// What to log: error, warn, info, debug, trace, or a filter such as dhow_server=debug [default: warn].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
+}
+
+/// `dhow admin`.
+#[derive(Debug, Args)]
+pub struct Admin {
+    /// State directory of the server [default: by --config, or by port].
+    #[arg(long, value_name = "DIR", global = true)]
+    pub state_dir: Option<PathBuf>,
+    /// The server's configuration file.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// The server's port, which its default state directory is named after [default: 2049].
+    #[arg(long, value_name = "N", global = true)]
+    pub port: Option<u16>,
+    /// Print one JSON object instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub order: Order,
+}
+
+/// What `dhow admin` does.
+#[derive(Debug, Subcommand)]
+pub enum Order {
+    /// Show what is served, and how much state there is.
+    Status,
+    /// List clients: addresses, age of the lease, opens, locks, delegations, copies.
+    Clients,
+    /// List opens, locks and delegations.
+    State {
+        /// Of this client.
+        #[arg(long, value_name = "CLIENT")]
+        client: Option<String>,
+        /// Of this file, by its path as clients see it: /data/a.txt.
+        #[arg(long, value_name = "PATH")]
+        file: Option<String>,
+    },
+    /// End a client: its sessions, opens, locks, delegations and copies. It may come back as a new one.
+    Expire {
+        /// Which.
+        client: String,
+    },
+    /// Take opens, locks or delegations from their clients, which are told.
+    Revoke {
+        /// Which.
+        #[arg(value_name = "STATEID", required_unless_present = "file", conflicts_with = "file")]
+        stateids: Vec<String>,
+        /// All opens and delegations of this file, by its path as clients see it.
+        #[arg(long, value_name = "PATH")]
+        file: Option<String>,
+        /// With --file: of this client alone.
+        #[arg(long, value_name = "CLIENT", requires = "file")]
+        client: Option<String>,
+    },
+    /// End the grace period after a restart: who has not reclaimed by now loses what it held.
+    EndGrace,
+    /// Show what was counted since the start or the last reset; what is 0 is left out.
+    Counters {
+        /// Count from now on.
+        #[arg(long)]
+        reset: bool,
+    },
+    /// List asynchronous copies.
+    Copies,
+    /// End a copy that runs; its client is told.
+    CancelCopy {
+        /// Which.
+        stateid: String,
+    },
+    /// Read the configuration anew, as SIGHUP does, and wait until it is in force.
+    Reload,
 }
 
 /// Reads `auto` or a size.

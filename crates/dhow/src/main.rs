@@ -1,5 +1,6 @@
 //! The `dhow` binary: arguments, configuration, wiring, printing. What it does is in the libraries.
 
+mod admin;
 mod bench;
 mod cli;
 mod config;
@@ -9,7 +10,9 @@ mod demo;
 mod exit;
 mod export;
 mod files;
+mod live;
 mod ls;
+mod manual;
 mod output;
 mod people;
 mod place;
@@ -50,8 +53,11 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Outcome {
-    if let Command::Link(args) = &command {
-        return link(args);
+    match &command {
+        Command::Link(args) => return link(args),
+        Command::Completions { shell } => return manual::completions(*shell),
+        Command::Man { command, dir } => return manual::man(command.as_deref(), dir.as_deref()),
+        _ => {}
     }
     if matches!(command, Command::Serve(_) | Command::Demo(_) | Command::Bench(Bench::Inter(_))) {
         serve::prepare_process();
@@ -80,7 +86,9 @@ fn run(command: Command) -> Outcome {
             Command::Ln(args) => files::ln(args).await,
             Command::Probe(args) => probe::run(args).await,
             Command::Demo(args) => demo::run(args).await,
-            Command::Link(args) => link(&args),
+            Command::Admin(args) => admin::run(args).await,
+            // Done above, without a runtime.
+            Command::Link(_) | Command::Completions { .. } | Command::Man { .. } => Ok(()),
             Command::Bench(Bench::Copy(args)) => bench::copy::run(args).await,
             Command::Bench(Bench::Inter(args)) => bench::inter::run(args).await,
             Command::Bench(Bench::Create(args)) => bench::create::run(args).await,

@@ -2,27 +2,25 @@
 
 use crate::cli::Serve;
 use crate::config::{Config, parse_listen};
-use crate::exit::{Failure, Outcome, warn};
+use crate::exit::{Failure, Outcome};
 use crate::export::Export;
-use crate::settings::Settings;
-use dhow_local::{FileFsNumbers, FsNumbers, HandleMode, Local, Options, Reflink};
-use dhow_partner::ClientConnector;
+use crate::live::{Limited, Live, OPEN_FILES, Opener, fitted, served};
+use dhow_local::{FileFsNumbers, FsNumbers};
 use dhow_server::store::{FileStore, StableStore, identity};
-use dhow_server::{ExportConfig, ExportOptions, NetMatch, Running, Server, ServerConfig, Squash, StartError};
+use dhow_server::{Reloaded, Running, Server, ServerConfig, ServerShared, Squash, StartError};
 use dhow_sys::pool::AlignedPool;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Mutex;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing_subscriber::EnvFilter;
 
 /// The port of NFS.
 pub const PORT: u16 = 2049;
-/// Open files that a server asks the system for.
-const OPEN_FILES: u64 = 1 << 20;
 /// Bytes of idle buffers that exports keep together.
 const IDLE_BUFFERS: usize = 64 << 20;
 
@@ -34,24 +32,54 @@ pub fn prepare_process() {
     let _ = dhow_sys::cred::drop_cap_sys_resource();
 }
 
+/// Puts another filter of the log in force; set once, by the first [`log_to_stderr`].
+static LOG: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
+fn log_filter(text: &str) -> Outcome<EnvFilter> {
+    directives(text).and_then(|text| EnvFilter::try_new(text).ok()).ok_or_else(|| {
+        Failure::usage(format!("`{text}` is not a log level; write error, warn, info, debug, trace or module=level"))
+    })
+}
+
 /// Logs to standard error what `filter` says, or what the environment variable `DHOW_LOG` says, or warnings.
 ///
 /// # Errors
 /// A filter that is none.
 pub fn log_to_stderr(filter: Option<&str>) -> Outcome {
-    let text = match filter {
-        Some(text) => text.to_owned(),
-        None => std::env::var("DHOW_LOG").unwrap_or_else(|_| "warn".into()),
-    };
-    let filter = directives(&text).and_then(|text| EnvFilter::try_new(text).ok()).ok_or_else(|| {
-        Failure::usage(format!("`{text}` is not a log level; write error, warn, info, debug, trace or module=level"))
-    })?;
-    // A second call, in a test for example, changes nothing.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(log_filter(&log_wanted(filter))?)
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        .try_init();
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    // A second call, in a test for example, changes nothing.
+    if builder.try_init().is_ok() {
+        let _ = LOG.set(Box::new(move |filter| drop(handle.reload(filter))));
+    }
+    Ok(())
+}
+
+fn log_wanted(filter: Option<&str>) -> String {
+    filter.map_or_else(|| std::env::var("DHOW_LOG").unwrap_or_else(|_| "warn".into()), str::to_owned)
+}
+
+/// Whether `filter` is one.
+///
+/// # Errors
+/// It is not.
+pub fn check_log(filter: Option<&str>) -> Outcome {
+    log_filter(&log_wanted(filter)).map(drop)
+}
+
+/// Logs by another filter from now on.
+///
+/// # Errors
+/// A filter that is none.
+pub fn log_as(filter: Option<&str>) -> Outcome {
+    let filter = log_filter(&log_wanted(filter))?;
+    if let Some(set) = LOG.get() {
+        set(filter);
+    }
     Ok(())
 }
 
@@ -89,7 +117,13 @@ pub async fn run(args: Serve) -> Outcome {
     log_to_stderr(config.log.as_deref())?;
     let exports = config.exports.clone();
     let default_listen = config.listen.is_empty();
-    let (running, state) = start(config).await?;
+    let (running, state, live) = start_live(config).await?;
+    let site = Arc::new(Site { shared: Arc::clone(running.shared()), live: Mutex::new(live), args });
+    let admin = crate::admin::socket::open(&state.path)
+        .map_err(|e| Failure::failed(format!("{}: {e}", crate::admin::socket::path(&state.path).display())))?;
+    let orders = tokio::spawn(crate::admin::socket::serve(admin, Arc::clone(&site)));
+    // From here on SIGHUP does not end the process.
+    let hangups = tokio::spawn(reload_on_hangup(site));
     for export in &exports {
         let access = if export.read_only { "read-only" } else { "read-write" };
         let squash = match export.squash {
@@ -109,11 +143,62 @@ pub async fn run(args: Serve) -> Outcome {
     interrupted().await;
     tracing::info!("stopping");
     tell_service_manager("STOPPING=1");
+    hangups.abort();
     tokio::select! {
         () = running.shutdown() => {}
         () = interrupted() => {}
     }
+    // Orders are answered to the end: that the server is stopping.
+    orders.abort();
+    crate::admin::socket::remove(&state.path);
     Ok(())
+}
+
+/// A server that can be told to read its configuration anew.
+pub struct Site {
+    /// The server.
+    pub shared: Arc<ServerShared>,
+    live: Mutex<Live>,
+    args: Serve,
+}
+
+impl Site {
+    /// Reads the configuration anew, file and command line, and puts it in force.
+    ///
+    /// # Errors
+    /// One line; the old configuration stays in force then.
+    pub async fn reload(&self) -> Outcome<Reloaded> {
+        let mut live = self.live.lock().await;
+        let config = configuration(&self.args)?;
+        live.reload(&self.shared, config).await
+    }
+}
+
+async fn reload_on_hangup(site: Arc<Site>) {
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    while hangup.recv().await.is_some() {
+        match site.reload().await {
+            Ok(done) => announce(&format!("reloaded{}", told(&done))),
+            Err(failure) => {
+                crate::exit::complain(format!(
+                    "not reloaded, the old configuration stays in force: {}",
+                    failure.message
+                ));
+            }
+        }
+    }
+}
+
+/// What a reload did, to be put behind the word.
+pub fn told(done: &Reloaded) -> String {
+    let mut text = String::new();
+    if !done.added.is_empty() {
+        text += &format!("; new: {}", done.added.join(", "));
+    }
+    if !done.removed.is_empty() {
+        text += &format!("; gone: {}, with {} opens and delegations", done.removed.join(", "), done.revoked);
+    }
+    text
 }
 
 /// Tells a service manager that asked for it (sd_notify(3)): one datagram to the socket that NOTIFY_SOCKET names. Who
@@ -227,31 +312,28 @@ impl StateDir {
                 temporary: true,
             });
         }
-        let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let base = if dhow_copy::is_superuser() {
-            PathBuf::from("/var/lib/dhow")
-        } else {
-            let home = || env("HOME").map(|h| h.join(".local/state"));
-            match env("XDG_STATE_HOME").filter(|p| p.is_absolute()).or_else(home) {
-                Some(base) => base.join("dhow"),
-                None => {
-                    return Err(io::Error::other("neither XDG_STATE_HOME nor HOME is set; name one with --state-dir"));
-                }
-            }
-        };
-        Ok(Self { path: base.join(port.to_string()), temporary: false })
+        Ok(Self { path: default_state_dir(port)?, temporary: false })
     }
 }
 
-/// Keeps limits on opens and connections within what `files` descriptors allow: an open file takes up to two, and some
-/// must be left for looking names up. Otherwise one client could use all of them up (they are scarce in containers).
-fn fit_descriptors(settings: &mut Settings, files: u64) {
-    let files = usize::try_from(files).unwrap_or(usize::MAX);
-    settings.state.opens = settings.state.opens.min(files / 3);
-    // Each may hold a descriptor that watches for local writers.
-    settings.state.delegations = settings.state.delegations.min((files / 8).max(1));
-    settings.state.opens_per_client = settings.state.opens_per_client.min(files / 4);
-    settings.server.connections = settings.server.connections.min((files / 8).max(1));
+/// The state directory of a server on `port` that was told of none (docs/operating.md).
+///
+/// # Errors
+/// There is no place for it.
+pub fn default_state_dir(port: u16) -> io::Result<PathBuf> {
+    let env = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = if dhow_copy::is_superuser() {
+        PathBuf::from("/var/lib/dhow")
+    } else {
+        let home = || env("HOME").map(|h| h.join(".local/state"));
+        match env("XDG_STATE_HOME").filter(|p| p.is_absolute()).or_else(home) {
+            Some(base) => base.join("dhow"),
+            None => {
+                return Err(io::Error::other("neither XDG_STATE_HOME nor HOME is set; name one with --state-dir"));
+            }
+        }
+    };
+    Ok(base.join(port.to_string()))
 }
 
 /// All addresses, IPv4 included; IPv4 alone on hosts without IPv6.
@@ -266,12 +348,21 @@ fn default_listen() -> SocketAddr {
 /// # Errors
 /// One line with the remedy.
 pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
-    let mut listen = config.listen;
+    start_live(config).await.map(|(running, state, _)| (running, state))
+}
+
+/// As [`start`], with what a reload needs.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_live(config: Config) -> Outcome<(Running, StateDir, Live)> {
+    let mut listen = config.listen.clone();
     if listen.is_empty() {
         listen.push(default_listen());
     }
     let port = listen.iter().map(SocketAddr::port).find(|p| *p != 0).unwrap_or(0);
-    let state = StateDir::new(config.state_dir, port).map_err(|e| Failure::failed(format!("state directory: {e}")))?;
+    let state =
+        StateDir::new(config.state_dir.clone(), port).map_err(|e| Failure::failed(format!("state directory: {e}")))?;
     let store = FileStore::open(&state.path).map_err(|e| {
         use io::ErrorKind as E;
         let here = [E::PermissionDenied, E::AlreadyExists, E::NotFound, E::NotADirectory, E::ReadOnlyFilesystem];
@@ -282,59 +373,16 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
     let in_state = |e: io::Error| Failure::failed(format!("state directory {}: {e}", state.path.display()));
     let identity = identity(&store).map_err(in_state)?;
     let numbers: Arc<dyn FsNumbers> = Arc::new(FileFsNumbers::open(&state.path.join("filesystems")).map_err(in_state)?);
-    let buffers = AlignedPool::new(IDLE_BUFFERS);
-    let mut exports = Vec::new();
+    let opener = Opener { state: state.path.clone(), numbers, buffers: AlignedPool::new(IDLE_BUFFERS) };
+    let (mut exports, mut open) = (Vec::new(), HashMap::new());
     let mut limited = Limited::default();
-    for export in config.exports {
-        let mut options = Options::new(&export.dir);
-        let own = state.path.join("exports").join(directory_name(&export.name));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(in_state)?;
-        options.state_dir = Some(own);
-        options.numbers = numbers.clone();
-        options.fsid = export.fsid;
-        options.crossmnt = export.crossmnt;
-        options.metadata_sync = export.metadata_sync;
-        options.exclusive = export.exclusive;
-        options.local_locks = export.local_locks;
-        options.reflink = if export.reflink { Reflink::Auto } else { Reflink::Never };
-        options.handles = HandleMode::Auto;
-        options.buffers = buffers.clone();
-        let backend = Local::open(options).map_err(|e| Failure::failed(format!("export {}: {e}", export.name)))?;
-        limited.note(&export.name, &backend.report());
-        exports.push(ExportConfig {
-            path: export.name,
-            backend: Arc::new(backend),
-            options: ExportOptions {
-                read_only: export.read_only,
-                squash: export.squash,
-                anon_uid: export.anonuid,
-                anon_gid: export.anongid,
-                clients: export.clients,
-                secure: export.secure,
-                delegations: export.delegations,
-            },
-        });
+    for export in &config.exports {
+        let backend = opener.open(export, &mut limited)?;
+        open.insert(export.name.clone(), Arc::clone(&backend));
+        exports.push(served(export, backend));
     }
     limited.say();
-    let mut settings = config.server;
-    fit_descriptors(&mut settings, dhow_sys::proc::raise_nofile_limit(OPEN_FILES));
-    settings.copy.inter.interfaces = Some(interfaces);
-    let (call_timeout, connect_timeout) = (settings.copy.inter.source_timeout, settings.copy.inter.source_connect);
-    let connector = ClientConnector { call_timeout, connect_timeout, ..ClientConnector::default() };
-    settings.copy.inter.connector = Some(Arc::new(connector));
-    match (settings.owner_names, &settings.ids.domain) {
-        (true, None) => {
-            return Err(Failure::usage(
-                "ids.owners = \"names\" needs a domain: set ids.domain to what your clients use",
-            ));
-        }
-        (true, Some(_)) => {}
-        (false, _) => settings.ids.domain = None,
-    }
-    settings.ids.service = Some(Arc::new(crate::people::SystemPeople));
-    for key in crate::settings::KEYS {
-        tracing::debug!(setting = key.name, value = (key.shown)(&settings));
-    }
+    let settings = fitted(config.server.clone())?;
     let server = ServerConfig {
         listen,
         exports,
@@ -360,66 +408,13 @@ pub async fn start(config: Config) -> Outcome<(Running, StateDir)> {
         }
         e => Failure::failed(e),
     })?;
-    Ok((running, state))
+    Ok((running, state, Live::new(config, opener, open)))
 }
 
 fn bracketed(addr: SocketAddr) -> String {
     match addr.ip() {
         IpAddr::V6(ip) => format!("[{ip}]"),
         IpAddr::V4(ip) => ip.to_string(),
-    }
-}
-
-/// A name of a file for the name of an export: `/a/b` and `/a_b` stay different.
-fn directory_name(export: &str) -> String {
-    let mut name = String::from("root");
-    for c in export.chars() {
-        match c {
-            '/' => name.push('+'),
-            c if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') => name.push(c),
-            c => name.push_str(&format!("%{:x}", u32::from(c))),
-        }
-    }
-    name
-}
-
-/// What this process cannot do, told once for all exports.
-#[derive(Default)]
-struct Limited {
-    identity: bool,
-    handles: Vec<String>,
-}
-
-impl Limited {
-    fn note(&mut self, export: &str, report: &dhow_local::Report) {
-        self.identity |= !report.switches_identity;
-        if !report.opens_handles {
-            self.handles.push(export.to_owned());
-        }
-    }
-
-    fn say(&self) {
-        if self.identity {
-            warn("without the privilege to act as other users, everything happens as the user who runs this server");
-        }
-        if !self.handles.is_empty() {
-            warn(format!(
-                "without the privilege to open files by handle, files of {} that were renamed behind the server's \
-                 back are looked for first",
-                self.handles.join(", ")
-            ));
-        }
-    }
-}
-
-/// The addresses of this machine, for sources of copies that listen on all of them.
-fn interfaces() -> Vec<NetMatch> {
-    match dhow_sys::ifaddr::interface_addresses() {
-        Ok(list) => list.into_iter().map(|(addr, bits)| NetMatch::new(addr, bits)).collect(),
-        Err(e) => {
-            tracing::warn!(error = %e, "cannot tell the addresses of the network interfaces");
-            Vec::new()
-        }
     }
 }
 
@@ -451,30 +446,12 @@ mod tests {
     }
 
     #[test]
-    fn few_descriptors_lower_the_limits() {
-        let mut settings = Settings::default();
-        fit_descriptors(&mut settings, 4096);
-        assert!(settings.state.opens * 2 + settings.server.connections < 4096);
-        assert!(settings.state.opens_per_client < settings.state.opens);
-        let mut plenty = Settings::default();
-        fit_descriptors(&mut plenty, u64::MAX);
-        assert_eq!(plenty.state.opens, Settings::default().state.opens);
-    }
-
-    #[test]
     fn the_mount_command_fits_the_address() {
         let export = Export::new("/data", "/srv/data");
         let at = |text: &str| mount_command(&export, text.parse().unwrap());
         assert_eq!(at("192.0.2.7:2049"), "mount -t nfs -o vers=4.2 192.0.2.7:/data /mnt");
         assert_eq!(at("[::1]:7000"), "mount -t nfs -o vers=4.2,port=7000 [::1]:/data /mnt");
         assert!(!at("[::]:2049").contains("[::]"));
-    }
-
-    #[test]
-    fn names_of_exports_as_names_of_files() {
-        assert_eq!(directory_name("/"), "root+");
-        assert_ne!(directory_name("/a/b"), directory_name("/a_b"));
-        assert!(!directory_name("/ä/x y").contains(['/', ' ']));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! [`Local`]: where each call of the trait is placed.
 
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -540,6 +541,16 @@ impl Backend for Local {
     async fn statfs(&self, _cx: &Cx, handle: &Handle) -> Result<FsStat> {
         let inode = self.inner.inode(handle).await?;
         self.inner.run(Inner::short(&inode.fs.clone()), move |inner| inner.statfs(&inode)).await
+    }
+
+    async fn path_of(&self, handle: &Handle) -> Option<std::path::PathBuf> {
+        let inode = self.inner.inode(handle).await.ok()?;
+        let found = self.inner.run(Inner::short(&inode.fs.clone()), move |inner| {
+            let at = |fd: &OwnedFd| dhow_sys::open::path_of(fd).map_err(crate::error::sys);
+            Ok((at(&inner.root.path)?, at(&inode.path)?))
+        });
+        let (root, path) = found.await.ok()?;
+        path.strip_prefix(root).ok().map(std::path::Path::to_path_buf)
     }
 
     async fn quota(&self, _cx: &Cx, handle: &Handle, uid: u32) -> Result<Quota> {

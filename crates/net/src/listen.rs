@@ -10,7 +10,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How to listen.
 #[derive(Clone, Debug)]
@@ -31,10 +30,16 @@ impl Default for ListenOptions {
 /// How many connections may be open at once, in all and from one peer. Listeners that share it count together.
 #[derive(Debug)]
 pub struct ConnLimit {
-    all: Arc<Semaphore>,
-    per_peer: usize,
-    /// Open connections by peer; no entry is kept for a peer without any.
-    peers: Mutex<HashMap<IpAddr, usize>>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    most: usize,
+    most_of_peer: usize,
+    all: usize,
+    /// By peer; no entry is kept for a peer without any.
+    peers: HashMap<IpAddr, usize>,
 }
 
 /// A place among the connections; dropping it gives it back.
@@ -42,7 +47,6 @@ pub struct ConnLimit {
 pub struct ConnPermit {
     limit: Arc<ConnLimit>,
     peer: IpAddr,
-    _all: OwnedSemaphorePermit,
 }
 
 /// Which limit was reached.
@@ -66,8 +70,15 @@ fn peer_of(ip: IpAddr) -> IpAddr {
 impl ConnLimit {
     /// So many connections in all and from one peer.
     pub fn new(all: usize, per_peer: usize) -> Arc<Self> {
-        let all = Arc::new(Semaphore::new(all.min(Semaphore::MAX_PERMITS)));
-        Arc::new(Self { all, per_peer, peers: Mutex::default() })
+        let open = Open { most: all, most_of_peer: per_peer, all: 0, peers: HashMap::new() };
+        Arc::new(Self { open: Mutex::new(open) })
+    }
+
+    /// Other limits from now on; connections that are open stay.
+    pub fn set(&self, all: usize, per_peer: usize) {
+        let mut open = self.open.lock();
+        open.most = all;
+        open.most_of_peer = per_peer;
     }
 
     /// A place for a connection from `ip`.
@@ -76,23 +87,27 @@ impl ConnLimit {
     /// The limit that was reached; that of the peer first, so that one who takes too much is told of its own.
     pub fn admit(self: &Arc<Self>, ip: IpAddr) -> Result<ConnPermit, Full> {
         let peer = peer_of(ip);
-        let mut peers = self.peers.lock();
-        if peers.get(&peer).copied().unwrap_or(0) >= self.per_peer {
+        let mut open = self.open.lock();
+        if open.peers.get(&peer).copied().unwrap_or(0) >= open.most_of_peer {
             return Err(Full::Peer);
         }
-        let all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| Full::All)?;
-        *peers.entry(peer).or_default() += 1;
-        Ok(ConnPermit { limit: Arc::clone(self), peer, _all: all })
+        if open.all >= open.most {
+            return Err(Full::All);
+        }
+        open.all += 1;
+        *open.peers.entry(peer).or_default() += 1;
+        Ok(ConnPermit { limit: Arc::clone(self), peer })
     }
 }
 
 impl Drop for ConnPermit {
     fn drop(&mut self) {
-        let mut peers = self.limit.peers.lock();
-        if let Some(n) = peers.get_mut(&self.peer) {
+        let mut open = self.limit.open.lock();
+        open.all -= 1;
+        if let Some(n) = open.peers.get_mut(&self.peer) {
             *n -= 1;
             if *n == 0 {
-                peers.remove(&self.peer);
+                open.peers.remove(&self.peer);
             }
         }
     }
@@ -270,6 +285,6 @@ mod tests {
         drop(one);
         let _again = limit.admit(ip("192.0.2.1")).unwrap();
         drop((six, last));
-        assert_eq!(limit.peers.lock().len(), 1, "nothing is kept of who has gone");
+        assert_eq!(limit.open.lock().peers.len(), 1, "nothing is kept of who has gone");
     }
 }

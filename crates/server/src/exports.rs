@@ -27,12 +27,19 @@ pub struct Export {
     root: OnceLock<Handle>,
     /// Another export lies below this one's place.
     nests: bool,
+    /// What was configured, without what `backend` may wrap around it: the same as long as the export is there.
+    origin: Arc<dyn Backend>,
 }
 
 impl Export {
     /// Whether this is the pseudo-root.
     pub fn is_pseudo(&self) -> bool {
         self.place == Place::Pseudo
+    }
+
+    /// Whether both are one export, whose options may have been changed in between.
+    pub(crate) fn same_origin(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.origin), Arc::as_ptr(&other.origin))
     }
 
     /// The root directory: asks the backend once to learn the handle, and each time for the attributes.
@@ -149,7 +156,8 @@ impl Exports {
                 (Some(h), number)
             });
             let (Some(handle), number) = mount else { continue };
-            let backend = match config.options.read_only {
+            let origin = Arc::clone(&config.backend);
+            let backend: Arc<dyn Backend> = match config.options.read_only {
                 true => Arc::new(ReadOnly::new(config.backend)),
                 false => config.backend,
             };
@@ -162,6 +170,7 @@ impl Exports {
                 mount: (handle, number),
                 root: OnceLock::new(),
                 nests,
+                origin,
             });
             if let Some(other) = by_id.insert(id, Arc::clone(&export)) {
                 return Err(ExportError::Collision(other.path.clone(), export.path.clone()));
@@ -179,6 +188,7 @@ impl Exports {
             mount: (root.ok_or(PseudoError::BadPath(String::new()))?, 1),
             root: OnceLock::new(),
             nests: false,
+            origin: Arc::clone(&tree) as Arc<dyn Backend>,
         });
         Ok(Self { pseudo, tree, list, by_id, ways: OnceLock::new() })
     }

@@ -11,6 +11,7 @@
 //! Owner: one `Ids` for the server. What fails: an unknown or unreachable name is a number on the way out and BADOWNER
 //! on the way in; unknown groups leave the credential's own in force.
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use dhow_proto::v4::Status;
 use parking_lot::Mutex;
@@ -119,6 +120,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
         Mutex::new(Self { young: HashMap::new(), old: HashMap::new() })
     }
 
+    fn clear(&mut self) {
+        self.young.clear();
+        self.old.clear();
+    }
+
     fn get(&mut self, key: &K, config: &IdConfig, now: Instant) -> Option<Option<V>> {
         let fresh = |entry: &(Option<V>, Instant)| {
             let keep = if entry.0.is_some() { config.keep } else { config.keep_unknown };
@@ -143,7 +149,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Kept<K, V> {
 
 /// Names, numbers and groups, with what was learned of them.
 pub(crate) struct Ids {
-    config: IdConfig,
+    config: ArcSwap<IdConfig>,
     names: Mutex<Kept<(Kind, u32), Bytes>>,
     numbers: Mutex<Kept<(Kind, String), u32>>,
     groups: Mutex<Kept<u32, Arc<[u32]>>>,
@@ -156,13 +162,22 @@ pub(crate) struct Ids {
 impl Ids {
     pub(crate) fn new(config: IdConfig) -> Self {
         Self {
-            config,
+            config: ArcSwap::from_pointee(config),
             names: Kept::new(),
             numbers: Kept::new(),
             groups: Kept::new(),
             asking: Arc::new(Semaphore::new(8)),
             failures: AtomicU64::new(0),
         }
+    }
+
+    /// Other settings from now on; what was learned is forgotten, for it may be told differently now. The service stays.
+    pub(crate) fn configure(&self, config: IdConfig) {
+        let service = self.config.load().service.clone();
+        self.config.store(Arc::new(IdConfig { service, ..config }));
+        self.names.lock().clear();
+        self.numbers.lock().clear();
+        self.groups.lock().clear();
     }
 
     /// Questions that failed so far.
@@ -181,14 +196,15 @@ impl Ids {
         K: Hash + Eq + Clone,
         V: Clone + Send + 'static,
     {
-        if let Some(answer) = kept.lock().get(&key, &self.config, Instant::now()) {
+        let config = self.config.load_full();
+        if let Some(answer) = kept.lock().get(&key, &config, Instant::now()) {
             return answer;
         }
-        let service = self.config.service.clone()?;
+        let service = config.service.clone()?;
         let asked = async {
             let permit = self.asking.clone().acquire_owned().await.map_err(io::Error::other)?;
             // Another may have asked the same meanwhile.
-            if let Some(answer) = kept.lock().get(&key, &self.config, Instant::now()) {
+            if let Some(answer) = kept.lock().get(&key, &config, Instant::now()) {
                 return Ok(answer);
             }
             let work = tokio::task::spawn_blocking(move || {
@@ -198,7 +214,7 @@ impl Ids {
             });
             work.await.map_err(io::Error::other)?
         };
-        let answer = match tokio::time::timeout(self.config.patience, asked).await {
+        let answer = match tokio::time::timeout(config.patience, asked).await {
             Ok(Ok(answer)) => answer,
             failed => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
@@ -207,13 +223,13 @@ impl Ids {
                 None
             }
         };
-        kept.lock().insert(key, (answer.clone(), Instant::now()), &self.config);
+        kept.lock().insert(key, (answer.clone(), Instant::now()), &config);
         answer
     }
 
     /// How a user or a group is shown; `None`: by number.
     pub(crate) async fn name(&self, kind: Kind, id: u32) -> Option<Bytes> {
-        let domain = self.config.domain.clone()?;
+        let domain = self.config.load().domain.clone()?;
         self.answer(&self.names, (kind, id), move |service| {
             let name = match kind {
                 Kind::User => service.user_name(id)?,
@@ -234,7 +250,8 @@ impl Ids {
         if let Some(number) = number(text) {
             return Ok(number);
         }
-        let ours = self.config.domain.as_deref().ok_or(Status::BADOWNER)?;
+        let config = self.config.load_full();
+        let ours = config.domain.as_deref().ok_or(Status::BADOWNER)?;
         let text = std::str::from_utf8(text).map_err(|_| Status::BADOWNER)?;
         let (name, domain) = text.rsplit_once('@').ok_or(Status::BADOWNER)?;
         if name.is_empty() || name.len() > 255 || name.contains('\0') || !domain.eq_ignore_ascii_case(ours) {
@@ -250,17 +267,17 @@ impl Ids {
 
     /// Whether the groups of users are looked up.
     pub(crate) fn looks_groups_up(&self) -> bool {
-        self.config.lookup_groups
+        self.config.load().lookup_groups
     }
 
     /// Whether owners are shown by name.
     pub(crate) fn shows_names(&self) -> bool {
-        self.config.domain.is_some()
+        self.config.load().domain.is_some()
     }
 
     /// The groups of a user where they are looked up; `None`: those of the credential stand.
     pub(crate) async fn groups(&self, uid: u32) -> Option<Arc<[u32]>> {
-        if !self.config.lookup_groups {
+        if !self.config.load().lookup_groups {
             return None;
         }
         self.answer(&self.groups, uid, move |service| Ok(service.groups_of(uid)?.map(Arc::from))).await

@@ -9,11 +9,13 @@
 //! * [`config`]: what a server is told; [`server`]: start, run, stop; [`shared`]: what all parts share.
 //! * [`exports`], `walk`: the namespace; [`fh`]: filehandles; [`cred`]: callers and squashing; `attrs`: attributes;
 //!   `acl`: access control lists; [`ids`]: names of users and groups; [`errmap`]: errors to statuses; [`metrics`]: counters;
-//!   `deleg`: delegations; `callback`: calls to clients.
+//!   `deleg`: delegations; `callback`: calls to clients; [`admin`]: what an administrator sees and does; [`reload`]: other
+//!   exports and limits while the server runs.
 //!
 //! Nothing here prints or reads files; logs go to `tracing`.
 
 mod acl;
+pub mod admin;
 mod attrs;
 mod callback;
 pub mod config;
@@ -31,6 +33,7 @@ pub mod metrics;
 pub mod netmatch;
 mod pressure;
 mod reaper;
+pub mod reload;
 pub mod server;
 pub mod shared;
 pub mod store;
@@ -41,6 +44,7 @@ pub use config::{Delegations, ExportConfig, ExportOptions, Identity, ServerConfi
 pub use copy::{CommitPolicy, CopyConfig};
 pub use ids::{IdConfig, NameService};
 pub use netmatch::NetMatch;
+pub use reload::{Reload, ReloadError, Reloaded};
 pub use server::{Running, Server, StartError};
 pub use shared::{ServerShared, StatusHook};
 pub use v4::compound::breach;

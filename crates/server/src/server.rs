@@ -5,7 +5,7 @@ use crate::conn::{Calls, ConnCx};
 use crate::exports::{ExportError, Exports};
 use crate::reaper;
 use crate::shared::{Choices, ServerShared, StatusHook};
-use dhow_net::{CloseReason, ConnLimit, ConnOptions, ConnPermit, Connection, ListenOptions, Listener};
+use dhow_net::{CloseReason, ConnOptions, ConnPermit, Connection, ListenOptions, Listener};
 use dhow_proto::v4::payload;
 use dhow_state::{ConnId, State};
 use dhow_vfs::Time;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How long exports are waited for at the start.
-const WARM_UP: Duration = Duration::from_secs(2);
+pub(crate) const WARM_UP: Duration = Duration::from_secs(2);
 
 /// How long an unused receive buffer is kept.
 const BUFFER_IDLE: Duration = Duration::from_secs(60);
@@ -75,7 +75,6 @@ impl Server {
         state.max_request = state.max_request.max(largest);
         state.max_reply = state.max_reply.max(largest);
         let exports = Exports::new(exports, now())?;
-        let limit = ConnLimit::new(limits.connections, limits.connections_per_peer);
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
         let previous = reaper::records(&store).await.map_err(StartError::Store)?;
         let state = State::new(state, &id, previous, dhow_state::Time::default());
@@ -85,7 +84,7 @@ impl Server {
             // `[::]` takes IPv4 clients too, unless IPv4 has a listener of its own on that port.
             let v6_only = listen.iter().any(|other| other.is_ipv4() && other.port() == addr.port());
             let options = ListenOptions { v6_only, ..ListenOptions::default() };
-            let listener = Listener::bind(addr, &options, Arc::clone(&limit), Arc::clone(&shared.net))
+            let listener = Listener::bind(addr, &options, Arc::clone(&shared.admission), Arc::clone(&shared.net))
                 .map_err(|source| StartError::Listen { addr, source })?;
             listeners.push(listener);
         }
@@ -95,7 +94,7 @@ impl Server {
             .collect::<io::Result<Vec<_>>>()
             .map_err(|source| StartError::Listen { addr: SocketAddr::from(([0, 0, 0, 0], 0)), source })?;
         let _ = shared.listening.set(addresses.clone());
-        shared.exports.warm(WARM_UP).await;
+        shared.exports().warm(WARM_UP).await;
         let stop = watch::Sender::new(false);
         let mut tasks = JoinSet::new();
         for listener in listeners {
@@ -105,7 +104,7 @@ impl Server {
         tasks.spawn(reaper::run(Arc::clone(&shared)));
         tasks.spawn(give_back_buffers(Arc::clone(&shared)));
         tasks.spawn(crate::pressure::tell(Arc::clone(&shared)));
-        tracing::info!(?addresses, exports = shared.exports.list().len(), "serving");
+        tracing::info!(?addresses, exports = shared.exports().list().len(), "serving");
         Ok(Running { shared, addresses, stop, tasks })
     }
 }
@@ -146,15 +145,16 @@ impl Running {
         self.stop.send_replace(true);
         self.shared.closing.send_replace(true);
         self.tasks.shutdown().await;
+        let drain = self.shared.limits().drain;
         // Bounded by the client library; most often there is nothing to close.
-        let _ = tokio::time::timeout(self.shared.limits.drain, self.shared.partners.shut()).await;
+        let _ = tokio::time::timeout(drain, self.shared.partners.shut()).await;
         let conns: Vec<Arc<ConnCx>> = self.shared.conns.lock().values().cloned().collect();
         for c in &conns {
             c.conn.stop_reading();
         }
         // Their clients lose them with this instance anyway, and start over from what is durable.
         self.shared.state.cancel_all_copies();
-        let drained = tokio::time::timeout(self.shared.limits.drain, async {
+        let drained = tokio::time::timeout(drain, async {
             self.shared.running.idle().await;
             self.shared.partners.drained().await;
             for c in &conns {
@@ -224,7 +224,7 @@ fn serve<R, W>(
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let limits = &shared.limits;
+    let limits = shared.limits();
     let options = ConnOptions {
         max_record: limits.max_io as usize + HEADERS,
         budget: limits.request_bytes_per_connection,
@@ -253,7 +253,7 @@ fn serve<R, W>(
     });
 }
 
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }

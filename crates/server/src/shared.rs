@@ -1,5 +1,6 @@
 //! What all parts of a running server share.
 
+use crate::admin::Baseline;
 use crate::config::{Delegations, Identity, ServerLimits};
 use crate::conn::ConnCx;
 use crate::copy::CopyConfig;
@@ -11,7 +12,8 @@ use crate::gates::AllGates;
 use crate::ids::{IdConfig, Ids};
 use crate::metrics::ServerMetrics;
 use crate::store::StableStore;
-use dhow_net::NetShared;
+use arc_swap::ArcSwap;
+use dhow_net::{ConnLimit, NetShared};
 use dhow_proto::v4::{OpNum, Status};
 use dhow_state::sources::SourceCounts;
 use dhow_state::{State, Time};
@@ -38,17 +40,21 @@ pub(crate) struct Choices {
 /// What all parts of a running server share.
 pub struct ServerShared {
     /// Limits of transport and requests.
-    pub limits: ServerLimits,
+    limits: ArcSwap<ServerLimits>,
     /// Who this server is.
     pub identity: Identity,
-    /// What is served.
-    pub exports: Exports,
+    /// What is served. Replaced as a whole: `crate::reload`.
+    exports: ArcSwap<Exports>,
     /// Makes and checks filehandles.
     pub handles: HandleCodec,
     /// Clients, sessions, opens, locks. Told the time by [`ServerShared::now`].
     pub state: Arc<State<OpenToken>>,
     /// Settings of copies.
-    pub copy: CopyConfig,
+    copy: ArcSwap<CopyConfig>,
+    /// Connections admitted, by all listeners.
+    pub(crate) admission: Arc<ConnLimit>,
+    /// One reload at a time.
+    pub(crate) reloading: tokio::sync::Mutex<()>,
     /// Names of users and groups.
     pub(crate) ids: Ids,
     /// Connections to the sources of copies.
@@ -79,6 +85,8 @@ pub struct ServerShared {
     pub(crate) delegates: bool,
     /// Told whenever a delegation has ended.
     pub(crate) delegations_gone: Notify,
+    /// Counters as they were when an administrator reset them.
+    pub(crate) counted: Mutex<Baseline>,
     started: Instant,
 }
 
@@ -95,14 +103,17 @@ impl ServerShared {
         let net = NetShared::new(limits.request_bytes, 64 << 20);
         let handles = HandleCodec::new(identity.handle_key);
         let partners = Partners::new(&copy.inter);
+        let admission = ConnLimit::new(limits.connections, limits.connections_per_peer);
         let delegates = exports.list().iter().any(|e| e.options.delegations != Delegations::Off);
         Self {
-            limits,
+            limits: ArcSwap::from_pointee(limits),
             identity,
-            exports,
+            exports: ArcSwap::from_pointee(exports),
             handles,
             state: Arc::new(state),
-            copy,
+            copy: ArcSwap::from_pointee(copy),
+            admission,
+            reloading: tokio::sync::Mutex::default(),
             ids: Ids::new(ids),
             partners,
             listening: OnceLock::new(),
@@ -118,8 +129,37 @@ impl ServerShared {
             status_hook,
             delegates,
             delegations_gone: Notify::new(),
+            counted: Mutex::default(),
             started: Instant::now(),
         }
+    }
+
+    /// Limits of transport and requests, as they are now.
+    pub fn limits(&self) -> arc_swap::Guard<Arc<ServerLimits>> {
+        self.limits.load()
+    }
+
+    pub(crate) fn store_limits(&self, limits: ServerLimits) {
+        self.limits.store(Arc::new(limits));
+    }
+
+    /// What is served now. Whoever looks twice keeps this: the next call may tell of others.
+    pub fn exports(&self) -> Arc<Exports> {
+        self.exports.load_full()
+    }
+
+    /// Serves these from now on; the ones before come back.
+    pub(crate) fn swap_exports(&self, exports: Exports) -> Arc<Exports> {
+        self.exports.swap(Arc::new(exports))
+    }
+
+    /// Settings of copies, as they are now.
+    pub fn copy(&self) -> Arc<CopyConfig> {
+        self.copy.load_full()
+    }
+
+    pub(crate) fn store_copy(&self, copy: CopyConfig) {
+        self.copy.store(Arc::new(copy));
     }
 
     /// Connections to the sources of copies: being made, made, and their uses.
@@ -142,7 +182,7 @@ impl ServerShared {
 
 impl fmt::Debug for ServerShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerShared").field("exports", &self.exports).finish_non_exhaustive()
+        f.debug_struct("ServerShared").field("exports", &self.exports()).finish_non_exhaustive()
     }
 }
 

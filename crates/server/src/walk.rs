@@ -11,9 +11,9 @@ const LISTING_WAIT: Duration = Duration::from_secs(2);
 
 /// The root of the namespace.
 pub(crate) async fn root(cx: &OpCx) -> Result<Fh, Status> {
-    let pseudo = cx.server.exports.pseudo();
+    let pseudo = cx.exports.pseudo();
     let node = pseudo.backend.root(&Cx::root()).await.or_status()?;
-    match cx.server.exports.mounted_at(&node.handle) {
+    match cx.exports.mounted_at(&node.handle) {
         Some(_) => cross(cx, node).await.map(|(fh, _)| fh),
         None => cx.enter(pseudo, node.handle, Status::WRONGSEC),
     }
@@ -22,9 +22,9 @@ pub(crate) async fn root(cx: &OpCx) -> Result<Fh, Status> {
 /// Looks a name up in a directory, and crosses into an export that lies there. The place of an export hides what the
 /// outer export has under that name, as a mount would; a directory that is only on the way to one does not.
 pub(crate) async fn lookup(cx: &OpCx, dir: &Fh, name: &Name) -> Result<(Fh, Attr), Status> {
-    let nested = cx.server.exports.nested(&dir.export, &dir.handle, name);
+    let nested = cx.exports.nested(&dir.export, &dir.handle, name);
     if let Some(node) = &nested
-        && cx.server.exports.mounted_at(&node.handle).is_some()
+        && cx.exports.mounted_at(&node.handle).is_some()
     {
         return cross(cx, node.clone()).await;
     }
@@ -43,7 +43,7 @@ pub(crate) async fn lookup(cx: &OpCx, dir: &Fh, name: &Name) -> Result<(Fh, Attr
 /// Refuses to change a name at which a nested export lies: it covers what the outer export has there, as a mount would,
 /// and what is moved aside would be open to whom the inner export is closed.
 pub(crate) fn not_covered(cx: &OpCx, dir: &Fh, name: &Name, status: Status) -> Result<(), Status> {
-    let exports = &cx.server.exports;
+    let exports = &cx.exports;
     let nested = exports.nested(&dir.export, &dir.handle, name);
     if nested.is_some_and(|node| exports.mounted_at(&node.handle).is_some()) { Err(status) } else { Ok(()) }
 }
@@ -51,7 +51,7 @@ pub(crate) fn not_covered(cx: &OpCx, dir: &Fh, name: &Name, status: Status) -> R
 /// The root of an export that lies at `name` in a directory of another export or of the pseudo-root, for a listing; one
 /// that does not answer soon is DELAY, so that it does not hold up the listing of the others.
 pub(crate) async fn mounted(cx: &OpCx, dir: &Fh, name: &Name, node: &Node) -> Option<Result<(Fh, Attr), Status>> {
-    let exports = &cx.server.exports;
+    let exports = &cx.exports;
     let place = if dir.export.is_pseudo() {
         node.clone()
     } else {
@@ -65,7 +65,7 @@ pub(crate) async fn mounted(cx: &OpCx, dir: &Fh, name: &Name, node: &Node) -> Op
 ///
 /// An export that is closed to the caller is ACCESS.
 pub(crate) async fn cross(cx: &OpCx, node: Node) -> Result<(Fh, Attr), Status> {
-    let exports = &cx.server.exports;
+    let exports = &cx.exports;
     let Some(export) = exports.mounted_at(&node.handle) else {
         let fh = cx.enter(exports.pseudo(), node.handle, Status::ACCESS)?;
         return Ok((fh, node.attr));
@@ -85,12 +85,12 @@ pub(crate) async fn parent(cx: &OpCx, dir: &Fh) -> Result<Fh, Status> {
             Err(e) if e.kind() == ErrorKind::NotFound && is_root(&from).await => {}
             Err(e) => return Err(crate::errmap::status(&e)),
         }
-        let exports = &cx.server.exports;
+        let exports = &cx.exports;
         from = cx.enter(exports.pseudo(), exports.mount_of(&dir.export).clone(), Status::ACCESS)?;
     }
     // The directory above may be in an export in its turn: its root (exports `/` and `/a`), or further down (`/a/b`).
     let node = from.backend().parent(&from.user, &from.handle).await.or_status()?;
-    match cx.server.exports.real(&node.handle) {
+    match cx.exports.real(&node.handle) {
         Some((export, handle)) => cx.enter(export, handle.clone(), Status::ACCESS),
         None => cross(cx, node).await.map(|(fh, _)| fh),
     }

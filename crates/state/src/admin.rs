@@ -284,12 +284,7 @@ impl<T: Clone + Send> State<T> {
     }
 
     /// Opens, lock states and delegations that `filter` lets through, from behind `after`, at most `most`.
-    pub fn admin_states(
-        &self,
-        filter: &StateFilter,
-        after: Option<&Stateid>,
-        most: usize,
-    ) -> Page<StateInfo<T>> {
+    pub fn admin_states(&self, filter: &StateFilter, after: Option<&Stateid>, most: usize) -> Page<StateInfo<T>> {
         let after = after.map(|s| StateKey::parse(&s.other));
         let only = filter.file.as_ref().map(|f| self.ids.stripe(f.as_bytes()));
         let mut page = Page { items: Vec::new(), more: false };

@@ -170,7 +170,8 @@ impl<T: Clone + Send> State<T> {
     /// synchronously (case K01).
     pub fn copy_begin(self: &Arc<Self>, client: &Arc<Client>) -> Option<CopyTicket<T>> {
         let mut copies = self.copies.lock();
-        if copies.running >= self.limits().copies || client.copies.load(Ordering::SeqCst) >= self.limits().copies_per_client
+        if copies.running >= self.limits().copies
+            || client.copies.load(Ordering::SeqCst) >= self.limits().copies_per_client
         {
             self.hits.copies.add();
             return None;

@@ -74,6 +74,17 @@ pub fn parent(dir: impl AsFd) -> Result<OwnedFd> {
     rustix::fs::openat(dir, c"..", flags, Mode::empty())
 }
 
+/// Where the object of a descriptor lies now, as far as the kernel can tell (`/proc/self/fd`): for people to read.
+///
+/// # Errors
+/// As of `readlink`.
+pub fn path_of(fd: impl AsFd) -> Result<std::path::PathBuf> {
+    use std::os::unix::ffi::OsStringExt;
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let path = rustix::fs::readlink(link, Vec::new())?.into_bytes();
+    Ok(std::ffi::OsString::from_vec(path).into())
+}
+
 /// The directory `/proc/self/fd`, held open: it keeps working after chroot and under another identity.
 pub(crate) fn proc_fds() -> Result<BorrowedFd<'static>> {
     static DIR: OnceLock<OwnedFd> = OnceLock::new();

@@ -484,6 +484,10 @@ impl Backend for Fault {
         end(self.inner.statfs(cx, handle).await, fail)
     }
 
+    async fn path_of(&self, handle: &Handle) -> Option<std::path::PathBuf> {
+        self.inner.path_of(handle).await
+    }
+
     async fn quota(&self, cx: &Cx, handle: &Handle, uid: u32) -> Result<Quota> {
         let fail = self.meet(Call::Quota, Some(handle)).await?;
         end(self.inner.quota(cx, handle, uid).await, fail)

@@ -571,6 +571,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Space and file counts of the filesystem that `handle` lies on.
     async fn statfs(&self, cx: &Cx, handle: &Handle) -> Result<FsStat>;
 
+    /// Where an object lies now, as a path from the root of the tree: for people to read, not to be relied upon. `None` if
+    /// that cannot be told.
+    async fn path_of(&self, _handle: &Handle) -> Option<std::path::PathBuf> {
+        None
+    }
+
     /// The quota of a user on the filesystem that `handle` lies on.
     async fn quota(&self, _cx: &Cx, _handle: &Handle, _uid: u32) -> Result<Quota> {
         Err(ErrorKind::NotSupported.into())

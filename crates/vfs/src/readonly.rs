@@ -191,6 +191,10 @@ impl Backend for ReadOnly {
         self.inner.statfs(cx, handle).await
     }
 
+    async fn path_of(&self, handle: &Handle) -> Option<std::path::PathBuf> {
+        self.inner.path_of(handle).await
+    }
+
     async fn quota(&self, cx: &Cx, handle: &Handle, uid: u32) -> Result<Quota> {
         self.inner.quota(cx, handle, uid).await
     }

@@ -38,7 +38,10 @@ pub(crate) struct Origin {
 pub(crate) fn follow(server: Arc<ServerShared>, ticket: CopyTicket<OpenToken>, job: Job, origin: Origin) {
     let run = server.running.start();
     tokio::spawn(async move {
-        let (ticket, ending) = watch(&server, ticket, job).await;
+        let (ticket, mut ending) = watch(&server, ticket, job).await;
+        if ticket.is_aborted() {
+            ending.status = Status::ADMIN_REVOKED;
+        }
         // What is left may wait for the client; shutting down need not wait for that.
         drop(run);
         ticket.set_bytes(ending.copied);

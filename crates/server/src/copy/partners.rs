@@ -107,7 +107,8 @@ impl Behalf {
     /// # Errors
     /// PARTNER_NO_AUTH.
     pub(crate) fn check(&self, shared: &ServerShared, peer: Option<SocketAddr>) -> Result<(), Status> {
-        let inter = &shared.copy.inter;
+        let copy = shared.copy();
+        let inter = &copy.inter;
         let Some(peer) = peer.map(|p| p.ip().to_canonical()) else { return Ok(()) };
         let fits = match self.destination {
             Some(named) => named == peer,
@@ -199,7 +200,8 @@ impl Partners {
 /// # Errors
 /// OFFLOAD_DENIED: there is none. DELAY: it takes long, or too many sources are connected.
 pub(crate) async fn reach(shared: &Arc<ServerShared>, places: &[NetLoc]) -> Result<(InUse, SocketAddr), Status> {
-    let inter = &shared.copy.inter;
+    let copy = shared.copy();
+    let inter = &copy.inter;
     let connector = inter.connector.as_ref().ok_or(Status::NOTSUPP)?;
     let deadline = Instant::now() + inter.source_wait;
     let mut tries = 0;
@@ -269,7 +271,7 @@ async fn connect(
     tx: oneshot::Sender<InUse>,
 ) {
     let metrics: &InterMetrics = &shared.metrics.inter;
-    let limit = shared.copy.inter.source_connect;
+    let limit = shared.copy().inter.source_connect;
     let outcome = tokio::time::timeout(limit, connector.connect(addr)).await;
     match outcome.unwrap_or_else(|_| Err(format!("no answer in {limit:?}"))) {
         Ok(connection) => {

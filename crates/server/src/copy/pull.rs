@@ -175,9 +175,9 @@ pub(crate) async fn run(pull: &Pull, dst: &Side, progress: &Progress) -> Pulled 
 
 async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) -> Pulled {
     let connection: &dyn SourceConnection = pull.source.connection().as_ref();
-    let own_rate = Throttle::new(pull.server.copy.inter.bandwidth);
+    let own_rate = Throttle::new(pull.server.copy().inter.bandwidth);
     let most = connection.max_read().clamp(4096, MOST_PIECE);
-    let mut pace = Pace::new(most, pull.server.copy.inter.source_timeout);
+    let mut pace = Pace::new(most, pull.server.copy().inter.source_timeout);
     let range = &pull.range;
     let abandon = watch::Sender::new(false);
     let mut flying: Pieces<'_> = FuturesOrdered::new();

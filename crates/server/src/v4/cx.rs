@@ -2,7 +2,7 @@
 
 use crate::conn::ConnCx;
 use crate::cred::{Barred, Caller};
-use crate::exports::Export;
+use crate::exports::{Export, Exports};
 use crate::fh::Place;
 use crate::gates::Pass;
 use crate::metrics::count;
@@ -72,6 +72,8 @@ fn missing(foreign: &Option<Bytes>) -> Status {
 pub(crate) struct OpCx {
     /// The server.
     pub server: Arc<ServerShared>,
+    /// What is served, as it was when the call came: a reload in between changes nothing for it.
+    pub exports: Arc<Exports>,
     /// The connection the call came on.
     pub conn: Arc<ConnCx>,
     /// Who calls.
@@ -104,6 +106,7 @@ pub(crate) struct OpCx {
 impl OpCx {
     pub fn new(server: Arc<ServerShared>, conn: Arc<ConnCx>, caller: Caller, minor: u32, request: Request) -> Self {
         Self {
+            exports: server.exports(),
             server,
             conn,
             caller,
@@ -264,7 +267,7 @@ impl OpCx {
             count(&self.server.metrics.bad_handles);
             return Err(Status::BADHANDLE);
         };
-        let export = self.server.exports.at(place).ok_or(Status::STALE)?;
+        let export = self.exports.at(place).ok_or(Status::STALE)?;
         self.enter(export, handle, Status::STALE)
     }
 

@@ -63,7 +63,7 @@ pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) ->
 /// # Errors
 /// Those of [`grant`]; PARTNER_NO_AUTH for a server that is not the destination.
 pub(crate) async fn grant_read(cx: &OpCx, fh: &Fh, stateid: Stateid) -> Result<Grant, Status> {
-    if !cx.server.copy.inter.enabled || !State::<OpenToken>::is_copy_notify(&stateid) {
+    if !cx.server.copy().inter.enabled || !State::<OpenToken>::is_copy_notify(&stateid) {
         return grant(cx, fh, stateid, IoKind::Read).await;
     }
     let token = cx.server.state.notify_io(&fh.key(), &stateid, cx.server.now())?;

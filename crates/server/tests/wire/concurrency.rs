@@ -261,7 +261,7 @@ async fn a_peer_that_does_not_read() {
         let read = [sequence, op::put(&f.fh), op::read(Stateid::ANONYMOUS, 0, 1 << 20)];
         bad.wire.send_compound(2, &read).await;
     }
-    let limit = srv.running.shared().limits.reply_bytes_per_connection;
+    let limit = srv.running.shared().limits().reply_bytes_per_connection;
     for _ in 0..50 {
         c.ok(&[op::put(&f.fh), op::read(f.stateid, 0, 4096)]).await;
         let pinned: usize = srv.running.shared().conns.lock().values().map(|c| c.conn.waiting_bytes()).sum();

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod acls;
+mod admin;
 mod attrs;
 mod backchannel;
 mod chaos;
@@ -24,6 +25,7 @@ mod locks;
 mod namelocks;
 mod names;
 mod opens;
+mod quotas;
 mod readdir;
 mod rpc;
 mod sessions;

@@ -117,7 +117,7 @@ async fn streams_that_are_no_records() {
 #[tokio::test]
 async fn the_largest_record() {
     let srv = Srv::start().await;
-    let limit = srv.running.shared().limits.max_io as usize + (64 << 10);
+    let limit = srv.running.shared().limits().max_io as usize + (64 << 10);
     let mut w = srv.wire().await;
     let mut call = null(9);
     call.resize(limit, 0);

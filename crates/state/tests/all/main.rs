@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod admin;
 mod clients;
 mod common;
 mod copies;

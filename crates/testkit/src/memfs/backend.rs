@@ -7,8 +7,8 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cred, Cx, DirChange, DirEntry, DirPage,
     ErrorKind, FileKind, FsStat, Handle, IoRef, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow, PageLimit,
-    ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Time, WriteVerifier, Written,
-    XattrSet,
+    Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Time, WriteVerifier,
+    Written, XattrSet,
 };
 use parking_lot::MutexGuard;
 use std::any::Any;
@@ -616,6 +616,11 @@ impl Backend for MemFs {
             files_free,
             files_avail: files_free,
         })
+    }
+
+    async fn quota(&self, _cx: &Cx, _handle: &Handle, uid: u32) -> Result<Quota> {
+        let all = self.options.quotas.as_ref().ok_or(ErrorKind::NotSupported)?;
+        Ok(all.iter().find(|(user, _)| *user == uid).map(|(_, quota)| *quota).unwrap_or_default())
     }
 
     async fn getxattr(&self, cx: &Cx, handle: &Handle, name: &[u8]) -> Result<Bytes> {

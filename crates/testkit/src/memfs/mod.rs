@@ -15,7 +15,7 @@ pub use data::BLOCK;
 
 use crate::memfs::data::Data;
 use bytes::Bytes;
-use dhow_vfs::{Caps, Cred, FileKind, HANDLE_MAX, Handle, Time, WriteVerifier};
+use dhow_vfs::{Caps, Cred, FileKind, HANDLE_MAX, Handle, Quota, Time, WriteVerifier};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub struct Options {
     pub root_owner: (u32, u32),
     /// Mode of the root directory.
     pub root_mode: u32,
+    /// Quotas by user that are told ([`Caps::quotas`]), not enforced; who is not among them has none and uses nothing.
+    pub quotas: Option<Vec<(u32, Quota)>>,
 }
 
 impl Default for Options {
@@ -81,6 +83,7 @@ impl Default for Options {
             clock: Clock::default(),
             root_owner: (0, 0),
             root_mode: 0o777,
+            quotas: None,
         }
     }
 }
@@ -169,7 +172,7 @@ impl MemFs {
         options.handle_len = options.handle_len.clamp(16, HANDLE_MAX);
         let caps = Caps {
             acls: false,
-            quotas: false,
+            quotas: options.quotas.is_some(),
             read_only: false,
             links: true,
             symlinks: true,

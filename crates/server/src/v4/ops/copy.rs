@@ -30,7 +30,7 @@ async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
     }
     let src_grant = grant(cx, &src, args.src_stateid, IoKind::Read).await?;
     let dst_grant = grant(cx, &dst, args.dst_stateid, IoKind::Write).await?;
-    let range = range(args, size, &cx.server.copy)?;
+    let range = range(args, size, &cx.server.copy())?;
     let verifier = Verifier(dst.backend().write_verifier());
     if range.len == 0 {
         return Ok(done(0, StableHow::FILE_SYNC, verifier));
@@ -38,7 +38,7 @@ async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
     let ends = (side(&src, &src_grant), side(&dst, &dst_grant));
     let gone_async = Arc::new(AtomicBool::new(false));
     let mut job = Job::spawn(ends.0, ends.1, range, durable(cx, &dst, &gone_async));
-    let budget = cx.server.copy.sync_budget;
+    let budget = cx.server.copy().sync_budget;
     if let Ok(ending) = tokio::time::timeout(budget, job.wait()).await {
         return reply(ending);
     }
@@ -98,7 +98,7 @@ pub(super) fn side(fh: &Fh, grant: &Grant) -> Side {
 
 /// Whether the end of this copy is to be made durable, asked when the last byte is in place.
 pub(super) fn durable(cx: &OpCx, dst: &Fh, gone_async: &Arc<AtomicBool>) -> impl FnOnce(bool) -> bool + Send + 'static {
-    let policy = cx.server.copy.commit;
+    let policy = cx.server.copy().commit;
     let on_file = cx.server.copies_on.enter(dst.key());
     let gone_async = Arc::clone(gone_async);
     move |reached_end| match policy {

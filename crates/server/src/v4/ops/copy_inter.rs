@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
-    let inter = &cx.server.copy.inter;
+    let copy = cx.server.copy();
+    let inter = &copy.inter;
     if !inter.enabled || inter.connector.is_none() {
         return Err(Status::NOTSUPP);
     }
@@ -60,7 +61,7 @@ pub(super) async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
     if !attr.regular {
         return Err(Status::WRONG_TYPE);
     }
-    let range = range(args, attr.size, &cx.server.copy)?;
+    let range = range(args, attr.size, &copy)?;
     let verifier = Verifier(dst.backend().write_verifier());
     if range.len == 0 {
         return Ok(done(0, StableHow::FILE_SYNC, verifier));
@@ -70,7 +71,7 @@ pub(super) async fn copy(cx: &OpCx, args: &CopyArgs) -> Result<CopyOk, Status> {
     let gone_async = Arc::new(AtomicBool::new(false));
     let pull = Pull { server: Arc::clone(&cx.server), source, file, sparse, range };
     let mut job = Job::pull(pull, side(&dst, &grant), attr.size, durable(cx, &dst, &gone_async));
-    if let Ok(ending) = tokio::time::timeout(cx.server.copy.sync_budget, job.wait()).await {
+    if let Ok(ending) = tokio::time::timeout(copy.sync_budget, job.wait()).await {
         return reply(ending);
     }
     let session = cx.slot.as_ref().map(|s| (s.session(), s.call_id())).filter(|(s, _)| s.has_callback_path());

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub(crate) async fn run(cx: &OpCx, args: &CopyNotifyArgs) -> OpResult<CopyNotifyOk> {
-    if !cx.server.copy.inter.enabled {
+    if !cx.server.copy().inter.enabled {
         return Err(Status::NOTSUPP);
     }
     let fh = cx.current()?;
@@ -45,7 +45,8 @@ pub(crate) async fn run(cx: &OpCx, args: &CopyNotifyArgs) -> OpResult<CopyNotify
 
 /// The address of the destination, if it can be told without asking anybody.
 fn destination(cx: &OpCx, named: &NetLoc) -> OpResult<Option<IpAddr>> {
-    let inter = &cx.server.copy.inter;
+    let copy = cx.server.copy();
+    let inter = &copy.inter;
     let ip = from_netloc(named).map(|a| a.ip());
     let fine = match ip {
         Some(ip) => allowed(&inter.destinations, ip),
@@ -64,7 +65,8 @@ fn destination(cx: &OpCx, named: &NetLoc) -> OpResult<Option<IpAddr>> {
 
 /// Where the destination finds this server: as configured, else as `crate::copy::addresses` says.
 fn addresses(cx: &OpCx, destination: Option<IpAddr>) -> Vec<NetLoc> {
-    let inter = &cx.server.copy.inter;
+    let copy = cx.server.copy();
+    let inter = &copy.inter;
     if !inter.addresses.is_empty() {
         return inter.addresses.iter().copied().map(to_netloc).collect();
     }

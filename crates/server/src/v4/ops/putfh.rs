@@ -9,7 +9,7 @@ use dhow_proto::v4::ops::PutFhArgs;
 pub(crate) fn run(cx: &mut OpCx, args: PutFhArgs, saves_next: bool) -> OpResult<()> {
     match cx.open_handle(&args.object.0) {
         Ok(fh) => cx.set_current(fh),
-        Err(_) if saves_next && cx.server.copy.inter.enabled => cx.set_foreign(args.object.0),
+        Err(_) if saves_next && cx.server.copy().inter.enabled => cx.set_foreign(args.object.0),
         Err(status) => return Err(status),
     }
     Ok(())

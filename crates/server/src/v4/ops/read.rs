@@ -9,7 +9,7 @@ use dhow_vfs::{Cx, IoRef, ReadData};
 const CHARGED_FROM: u32 = 64 << 10;
 
 pub(crate) async fn run(cx: &mut OpCx, args: ReadArgs) -> OpResult<ReadOk> {
-    let count = args.count.min(cx.server.limits.max_io);
+    let count = args.count.min(cx.server.limits().max_io);
     reserve(cx, count).await;
     let grant = stateid::grant_read(cx, cx.current()?, args.stateid).await?;
     let fh = grant.fh();

@@ -11,7 +11,7 @@ use dhow_vfs::{ErrorKind, SeekTo};
 const MOST_PIECES: usize = 32;
 
 pub(crate) async fn run(cx: &mut OpCx, args: ReadPlusArgs) -> OpResult<ReadPlusOk> {
-    let count = args.count.min(cx.server.limits.max_io);
+    let count = args.count.min(cx.server.limits().max_io);
     reserve(cx, count).await;
     let grant = stateid::grant_read(cx, cx.current()?, args.stateid).await?;
     let fh = grant.fh();

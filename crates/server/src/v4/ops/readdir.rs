@@ -50,7 +50,7 @@ pub(crate) async fn run(cx: &mut OpCx, args: ReaddirArgs) -> Encoded {
 
 async fn list(cx: &mut OpCx, args: ReaddirArgs) -> Result<Bytes, Status> {
     // A listing may be as large as a READ: a peer that does not take it waits here (case B46).
-    reserve(cx, args.maxcount.min(cx.server.limits.max_io)).await;
+    reserve(cx, args.maxcount.min(cx.server.limits().max_io)).await;
     let cx: &OpCx = cx;
     let dir = cx.current()?;
     // 1 and 2 stand for "." and "..", which are not listed (RFC 8881 18.23.3, case K28).
@@ -63,7 +63,7 @@ async fn list(cx: &mut OpCx, args: ReaddirArgs) -> Result<Bytes, Status> {
     attrs::must_be_readable(&args.attr_request)?;
     let maxcount = usize::try_from(args.maxcount).unwrap_or(usize::MAX);
     // What the session leaves: less than the client asked for is a shorter listing.
-    let room = maxcount.min(cx.room).min(cx.server.limits.max_io as usize);
+    let room = maxcount.min(cx.room).min(cx.server.limits().max_io as usize);
     let wanted = args.attr_request.and(&attrs::supported(&dir.export, cx.minor));
     let mut listing = Listing::new(cx, dir, wanted);
     let mut out = Writer::with_capacity(room.min(32 << 10));

@@ -103,7 +103,7 @@ impl OpInfo {
             Status::PERM => &[Status::ACCESS],
             Status::ACCESS => &[Status::PERM],
             Status::ROFS => &[Status::ACCESS],
-            Status::DQUOT => &[Status::NOSPC],
+            Status::DQUOT => &[Status::NOSPC, Status::IO],
             Status::ISDIR => &[Status::WRONG_TYPE, Status::INVAL],
             // Where a directory was due, a link is none.
             Status::SYMLINK => &[Status::NOTDIR, Status::WRONG_TYPE, Status::INVAL],
@@ -113,7 +113,7 @@ impl OpInfo {
             Status::FILE_OPEN => &[Status::DELAY],
             // Not DELAY: the reservation of another may last, and the client would ask for as long.
             Status::LOCKED => &[Status::SHARE_DENIED, Status::ACCESS],
-            Status::MLINK | Status::FBIG => &[Status::NOSPC],
+            Status::MLINK | Status::FBIG => &[Status::NOSPC, Status::IO],
             Status::BADNAME | Status::BADCHAR | Status::NAMETOOLONG => &[Status::INVAL],
             Status::BADTYPE => &[Status::INVAL],
             Status::DELEG_REVOKED => &[Status::BAD_STATEID],

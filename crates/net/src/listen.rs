@@ -282,7 +282,13 @@ mod tests {
         assert_eq!(limit.admit(ip("2001:db8::3")).unwrap_err(), Full::Peer, "one /64 is one peer");
         let last = limit.admit(ip("2001:db8:0:1::1")).unwrap();
         assert_eq!(limit.admit(ip("198.51.100.1")).unwrap_err(), Full::All);
-        drop(one);
+        // Other limits count for who comes; who is there stays.
+        limit.set(6, 2);
+        let more = limit.admit(ip("198.51.100.1")).unwrap();
+        limit.set(1, 1);
+        assert_eq!(limit.admit(ip("198.51.100.2")).unwrap_err(), Full::All);
+        drop((one, more));
+        limit.set(5, 2);
         let _again = limit.admit(ip("192.0.2.1")).unwrap();
         drop((six, last));
         assert_eq!(limit.open.lock().peers.len(), 1, "nothing is kept of who has gone");

@@ -405,6 +405,17 @@ mod tests {
         assert_eq!(table.asked.load(Ordering::Relaxed), asked + 1);
     }
 
+    /// Other settings: what was learned under the old ones is not told any more; who is asked stays.
+    #[tokio::test]
+    async fn settings_are_replaced() {
+        let (ids, table) = ids(|_| {});
+        assert_eq!(ids.name(Kind::User, 1000).await.as_deref(), Some(&b"ada@example.net"[..]));
+        ids.configure(IdConfig { domain: Some("example.org".into()), ..IdConfig::default() });
+        assert_eq!(ids.name(Kind::User, 1000).await.as_deref(), Some(&b"ada@example.org"[..]));
+        assert_eq!(ids.number(Kind::User, b"ada@example.net").await, Err(Status::BADOWNER));
+        assert_eq!((ids.looks_groups_up(), table.asked.load(Ordering::Relaxed)), (false, 2));
+    }
+
     #[tokio::test]
     async fn what_is_kept_is_bounded() {
         let (ids, _) = ids(|c| c.entries = 10);

@@ -3,6 +3,7 @@
 // A broken expectation ends the test.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod admin;
 mod common;
 mod conformance;
 mod copies;

@@ -415,6 +415,38 @@ async fn networks_and_limits_are_reloaded() {
     assert_eq!(a.status(&[op::put(&root), second]).await, Status::OK);
 }
 
+/// Delegations that the new options would not give are recalled; the opens beside them stay.
+#[tokio::test]
+async fn delegations_are_recalled_by_a_reload() {
+    let fs = MemFs::new();
+    let with = |which| {
+        let mut export = export("/", &fs);
+        export.options.delegations = which;
+        export
+    };
+    let (running, addr) = start(config(vec![with(Delegations::All)])).await;
+    let mut a = Client::connect(addr, dhow_testkit::wire::ClientOptions::named("a")).await;
+    let root = a.walk("").await;
+    let how = share::ACCESS_READ | share::WANT_READ_DELEG;
+    let open = op::open_create(a.owner("o"), how, 0, "f", 0o666);
+    let results = a.ok(&[op::put(&root), open]).await;
+    let Some(ResOp::Open(Ok(ok))) = results.last() else { panic!("{results:?}") };
+    let Delegation::Read(given) = &ok.delegation else { panic!("{ok:?}") };
+    running.shared().reload(reload(vec![with(Delegations::All)])).await.unwrap();
+    assert_eq!(a.status(&[op::put(&root)]).await, Status::OK);
+    assert!(a.wire.callbacks.is_empty(), "nothing has changed");
+    running.shared().reload(reload(vec![with(Delegations::Off)])).await.unwrap();
+    let call = a.wire.callback().await;
+    match call.compound().ops.pop() {
+        Some(CbArgOp::Recall(recall)) => assert_eq!(recall.stateid, given.stateid),
+        other => panic!("{other:?}"),
+    }
+    let again = op::open_name(a.owner("p"), how, 0, "f");
+    let results = a.ok(&[op::put(&root), again]).await;
+    let Some(ResOp::Open(Ok(ok))) = results.last() else { panic!("{results:?}") };
+    assert!(!matches!(ok.delegation, Delegation::Read(_)), "{ok:?}");
+}
+
 /// An OPEN that began before its export went, and ends after: what it got is taken away too.
 #[tokio::test]
 async fn a_request_that_began_before_the_reload() {

@@ -32,7 +32,7 @@ check() {
         failures=$((failures + 1))
         say "FAIL $name: status $rc: $(tail -n 3 /tmp/check.log | tr '\n' ' ' | cut -c1-400)"
         sed 's/^/| /' /tmp/check.log
-        dmesg | tail -5 | sed 's/^/| kernel: /'
+        dmesg | tail -40 | sed 's/^/| kernel: /'
     fi
     return 0
 }
@@ -56,7 +56,7 @@ finish() {
         tail -n 40 "$SERVED"/server.*.log | sed 's/^/| server: /'
     fi
     [ -z "$deaths" ] || { say "FAIL server: it ended by itself, $deaths times"; failures=$((failures + 1)); }
-    dmesg | grep -iE 'BUG|WARNING:|NFS: ' | tail -5 | sed 's/^/| kernel: /'
+    dmesg | grep -iE 'BUG|WARNING:|NFS: |blocked for more' | tail -5 | sed 's/^/| kernel: /'
     echo "@@ end"
     [ "$failures" = 0 ]
     exit

@@ -61,6 +61,7 @@ struct Shared {
     stop: AtomicBool,
     /// A worker found a fault.
     fault: tokio::sync::Notify,
+    faulty: AtomicBool,
     /// Who has the lock, as far as the two clients know; 0: nobody.
     holder: AtomicU32,
     /// How often the counter under the lock was acknowledged to have grown.
@@ -68,8 +69,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+    /// On a slow machine a worker goes on until it has done something that is worth an audit.
+    fn over(&self, enough: bool) -> bool {
+        self.stop.load(Ordering::Relaxed) && (enough || self.faulty.load(Ordering::Relaxed))
     }
 }
 
@@ -124,7 +126,7 @@ async fn data(fs: Fs, number: u64, shared: Arc<Shared>) -> Result<String, Failur
     let name = format!("data{number}");
     let file = fs.open(&name, &OpenOptions::read_write().create(Create::IfMissing, 0o644)).await?;
     let (mut rounds, mut again) = (0_u64, 0_u64);
-    while !shared.over() {
+    while !shared.over(rounds >= 3) {
         rounds += 1;
         match dice.roll(4) {
             0 => {
@@ -336,7 +338,7 @@ async fn names(fs: Fs, number: u64, shared: Arc<Shared>) -> Result<String, Failu
         Err(e) => return Err(e.into()),
     }
     let (mut done, mut unknown) = (0_u64, 0_u64);
-    while !shared.over() {
+    while !shared.over(done >= 3) {
         let change = tree.choose(&mut dice, done + unknown);
         match perform(&fs, &dir, &change).await {
             Ok(()) => {
@@ -381,7 +383,7 @@ async fn locks(fs: Fs, me: u32, shared: Arc<Shared>) -> Result<String, Failure> 
     let mut dice = Dice(0xabc + u64::from(me));
     let file = fs.open("count", &OpenOptions::read_write().create(Create::IfMissing, 0o644)).await?;
     let mut had = 0;
-    while !shared.over() {
+    while !shared.over(had > 0) {
         if file.try_lock(true, 0, 100).await?.is_some() {
             tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
@@ -425,6 +427,7 @@ fn watched(shared: &Arc<Shared>, work: impl Future<Output = Result<String, Failu
         let end = work.await;
         if let Err(e) = &end {
             eprintln!("fault: {e}");
+            shared.faulty.store(true, Ordering::Relaxed);
             shared.fault.notify_one();
         }
         end

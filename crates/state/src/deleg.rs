@@ -31,7 +31,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long after a recall for a conflict no delegation of the file is given: it would be recalled again.
-const CONTENDED: Duration = Duration::from_secs(15);
+///
+/// Also after another client changed its names. Linux believes in a name for as long as it holds a delegation of the file it
+/// found there (RFC 8881 10.4 promises nothing of names), and opens it by its filehandle: had it cached the old name before,
+/// it would go on with the old file. It caches names for a minute at most (acdirmax).
+const CONTENDED: Duration = Duration::from_secs(65);
 
 /// Files of one stripe that are remembered as contended.
 const MAX_CONTENDED: usize = 1024;
@@ -268,18 +272,21 @@ impl<T: Clone> Stripe<T> {
             recalls.extend(d.recall(&key, now));
         }
         if blocked {
-            self.contend(file, now);
+            self.contend(file, None, now);
             return Err(Refused::Delegated(recalls));
         }
         courtesy.map_or(Ok(()), |id| Err(Refused::Courtesy(id)))
     }
 
-    fn contend(&mut self, file: &FileKey, now: Time) {
+    /// For a while no delegation of `file` is given to any client `but` this one.
+    fn contend(&mut self, file: &FileKey, but: Option<ClientId>, now: Time) {
         if self.contended.len() >= MAX_CONTENDED {
-            self.contended.retain(|_, until| *until > now);
+            self.contended.retain(|_, c| c.until > now);
         }
+        // An earlier reason that still holds, for others than this one, makes it hold for all.
+        let but = but.filter(|_| self.contended.get(file).is_none_or(|c| c.until <= now || c.but == but));
         if self.contended.len() < MAX_CONTENDED {
-            self.contended.insert(file.clone(), now + CONTENDED);
+            self.contended.insert(file.clone(), Contended { until: now + CONTENDED, but });
         }
     }
 
@@ -374,6 +381,21 @@ impl<T: Clone> Stripe<T> {
 pub struct Change<'a, T: Clone + Send> {
     state: &'a State<T>,
     file: FileKey,
+}
+
+/// Why a file gets no delegation for a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contended {
+    until: Time,
+    /// Who may have one all the same.
+    but: Option<ClientId>,
+}
+
+impl<T: Clone + Send> Change<'_, T> {
+    /// The file has another name now, or one less: for a while no other client than `by` is given a delegation of it.
+    pub fn names_changed(&self, by: &Client, now: Time) {
+        self.state.stripe(&self.file).lock().contend(&self.file, Some(by.id()), now);
+    }
 }
 
 impl<T: Clone + Send> Drop for Change<'_, T> {
@@ -487,7 +509,7 @@ impl<T: Clone + Send> State<T> {
                 self.hits.delegations.add();
                 return Err(WhyNot::Resource);
             }
-            if stripe.contended.get(file).is_some_and(|until| *until > now) {
+            if stripe.contended.get(file).is_some_and(|c| c.until > now && c.but != Some(client.id())) {
                 return Err(WhyNot::Contention);
             }
         }
@@ -599,7 +621,7 @@ impl<T: Clone + Send> State<T> {
             }
         }
         if !keys.is_empty() {
-            stripe.contend(file, now);
+            stripe.contend(file, None, now);
         }
         (recalls, over)
     }
@@ -764,7 +786,7 @@ impl<T: Clone + Send> State<T> {
                 }
             }
             if !stripe.contended.is_empty() {
-                stripe.contended.retain(|_, until| *until > now);
+                stripe.contended.retain(|_, c| c.until > now);
             }
         }
         let near = |n: usize, limit: usize| n.saturating_mul(8) >= limit.saturating_mul(7) && n > 1;

@@ -13,7 +13,7 @@
 
 use crate::admin::Revoked;
 use crate::client::Client;
-use crate::deleg::Deleg;
+use crate::deleg::{Contended, Deleg};
 use crate::ids::{Keyed, Map, StateKey};
 use crate::io::IoGate;
 use crate::lockset::{Held, LockSet};
@@ -152,8 +152,8 @@ pub(crate) struct Stripe<T> {
     pub(crate) delegs: Map<StateKey, Deleg<T>>,
     /// What an administrator took away and its client has not freed yet.
     pub(crate) revoked: Map<StateKey, Revoked>,
-    /// Files on which a delegation was recalled for a conflict: none is given until then.
-    pub(crate) contended: Map<FileKey, Time>,
+    /// Files on which a delegation was recalled for a conflict, or whose names changed: none is given for a while.
+    pub(crate) contended: Map<FileKey, Contended>,
     /// Writes under special stateids hold a clone. Of all files of the stripe: they are rare, and one more delegation
     /// that is not given harms nobody.
     pub(crate) special_writes: Arc<()>,

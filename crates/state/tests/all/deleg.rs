@@ -174,7 +174,7 @@ fn what_was_recalled_is_not_given_again_at_once() {
     give_back(&x.a, "f", &d.unwrap()).unwrap();
     x.a.close("f", &o).unwrap();
     assert_eq!(open(&x.a, "f", "o", Share::READ, Read, t(3)).unwrap().1, Err(WhyNot::Contention));
-    assert!(open(&x.a, "f", "p", Share::READ, Read, t(60)).unwrap().1.is_ok());
+    assert!(open(&x.a, "f", "p", Share::READ, Read, t(68)).unwrap().1.is_ok());
 }
 
 #[test]
@@ -645,4 +645,27 @@ proptest! {
         }
         prop_assert_eq!((s.delegations(), s.counts().files, s.counts().opens), (0, 0, 0));
     }
+}
+
+#[test]
+fn who_changed_a_name_alone_is_given_a_delegation_for_a_while() {
+    // RFC 8881 10.4 says nothing of names, and yet Linux believes in one as long as it holds a delegation.
+    let x = two();
+    let change = x.s.begin_change(&x.b.me, &file("f"), t(1)).unwrap();
+    change.names_changed(&x.b.me, t(1));
+    drop(change);
+    let (opened, none) = open(&x.a, "f", "o", Share::READ, Read, t(2)).unwrap();
+    assert_eq!(none, Err(WhyNot::Contention));
+    let (_, d) = open(&x.b, "f", "o", Share::READ, Read, t(2)).unwrap();
+    give_back(&x.b, "f", &d.unwrap()).unwrap();
+    x.a.close("f", &opened).unwrap();
+    // A second change, by the other: for nobody, then.
+    let change = x.s.begin_change(&x.a.me, &file("f"), t(3)).unwrap();
+    change.names_changed(&x.a.me, t(3));
+    drop(change);
+    for c in [&x.a, &x.b] {
+        assert_eq!(open(c, "f", "p", Share::READ, Read, t(67)).unwrap().1, Err(WhyNot::Contention));
+    }
+    let (_, d) = open(&x.a, "f", "q", Share::READ, Read, t(69)).unwrap();
+    assert!(d.is_ok(), "it is over");
 }

@@ -16,7 +16,7 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
     let mut returned = ReturnWait::default();
     loop {
         let names = cx.lock_removal(dir, &name).await?;
-        let _change = match cx.try_change_named(dir, &name).await {
+        let change = match cx.try_change_named(dir, &name).await {
             Ok(change) => change,
             Err(Blocked::Status(status)) => return Err(status),
             Err(Blocked::Delegated(recalls)) => {
@@ -26,6 +26,9 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
             }
         };
         let removed = dir.backend().remove(&dir.user, &dir.handle, &name).await.or_status()?;
+        if let Some(change) = &change {
+            change.names_changed(cx.client()?, cx.server.now());
+        }
         return Ok(RemoveOk { cinfo: change_info(removed.change) });
     }
 }

@@ -17,9 +17,9 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
     walk::not_covered(cx, from, &old, Status::FILE_OPEN)?;
     walk::not_covered(cx, to, &new, Status::EXIST)?;
     let mut returned = ReturnWait::default();
-    let (_names, _changes) = loop {
+    let (_names, changes) = loop {
         let names = cx.lock_rename((from, &old), (to, &new)).await?;
-        match changes(cx, (from, &old), (to, &new)).await {
+        match may_change(cx, (from, &old), (to, &new)).await {
             Ok(changes) => break (names, changes),
             Err(Blocked::Status(status)) => return Err(status),
             Err(Blocked::Delegated(recalls)) => {
@@ -34,11 +34,14 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
         Err(e) if e.kind() == ErrorKind::IsDir => return Err(Status::EXIST),
         done => done.or_status()?,
     };
+    for change in changes.iter().flatten() {
+        change.names_changed(cx.client()?, cx.server.now());
+    }
     Ok(RenameOk { source_cinfo: change_info(done.from), target_cinfo: change_info(done.to) })
 }
 
 /// Leave to change what is moved and what is replaced, as far as delegations go (RFC 8881 10.4.4).
-async fn changes<'a>(
+async fn may_change<'a>(
     cx: &'a OpCx,
     old: (&Fh, &Name),
     new: (&Fh, &Name),

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: tar and rsync, compared
 # runs: 4.1-dir 4.2-dir
-# timeout: 300
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

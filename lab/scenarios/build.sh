@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: a C project of some hundred files is built by make -j4
 # runs: 4.1-dir 4.2-dir
-# timeout: 300
+# timeout: 500
 # mem: 1500M
 . /share/scenario-lib.sh
 begin

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: dhow's client commands against knfsd in the guest
 # runs: 4.2-btrfs 4.2-xfs 4.2-ext4
-# timeout: 300
+# timeout: 500
 # serves: no
 # client: yes
 export LAB_SERVER=knfsd

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: the server is killed again and again: nothing acknowledged is lost, no lock is had twice (case B31)
 # runs: 4.1-dir 4.2-dir
-# timeout: 300
+# timeout: 500
 # lease: 20
 . /share/scenario-lib.sh
 begin

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: fio writes and verifies: buffered, mapped, direct, with fsync
 # runs: 4.1-dir 4.2-dir
-# timeout: 300
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

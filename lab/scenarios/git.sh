@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: git works on the mount: init, add, commit, clone, merge, gc
 # runs: 4.1-dir 4.2-dir
-# timeout: 400
+# timeout: 1200
 # mem: 1500M
 . /share/scenario-lib.sh
 begin

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: a directory of 100,000 names is listed while it changes: what stays is shown exactly once (cases B03, B04, K28)
 # runs: 4.1-dir 4.2-dir 4.2-btrfs
-# timeout: 300
+# timeout: 500
 # prepares: yes
 # lease: 20
 if [ "${1:-}" = prepare ]; then

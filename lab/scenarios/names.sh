@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: names: large directories, renames, files removed while open, errors
 # runs: 4.1 4.2 4.2-xfs
-# timeout: 300
+# timeout: 500
 # prepares: yes
 if [ "${1:-}" = prepare ]; then
     mkdir data/many && cd data/many || exit

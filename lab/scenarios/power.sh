@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: the server's whole machine is killed again and again: nothing acknowledged is lost, no lock is had twice (case B31)
 # runs: 4.2-ext4 4.2-btrfs
-# timeout: 300
+# timeout: 500
 # serves: no
 # client: yes
 # outside: yes

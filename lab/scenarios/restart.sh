@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: the server is killed and started again: the same handles, the same files
 # runs: 4.1-dir 4.2-dir 4.2-ext4 4.2-xfs 4.2-btrfs
-# timeout: 300
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

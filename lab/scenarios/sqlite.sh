@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: SQLite in rollback mode, with writers on two clients
 # runs: 4.1-dir 4.2-dir
-# timeout: 300
+# timeout: 500
 # lease: 20
 . /share/scenario-lib.sh
 begin

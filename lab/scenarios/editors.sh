@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: how editors save: rename over, backup by rename or link, exclusive create, open files that are removed
 # runs: 4.1-dir 4.2-dir
-# timeout: 240
+# timeout: 500
 # lease: 20
 . /share/scenario-lib.sh
 begin

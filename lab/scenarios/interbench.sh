@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: copies between servers over links of 50 Mbit/s: Linux cp, copy_file_range, dhow cp
 # runs: 4.2
-# timeout: 240
+# timeout: 500
 # mem: 3G
 # serves: no
 # client: yes

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::check::{repeatable, reply_fits, succeeds_again};
 use crate::counters::{add, rank};
 use crate::inner::{Inner, Session};
-use crate::{Error, Result, rpc};
+use crate::{Error, Result, opens, rpc};
 
 /// Sessions one request may outlive before something must be wrong with the server.
 const MOST_SESSIONS: u32 = 16;
@@ -27,6 +27,10 @@ const MOST_SESSIONS: u32 = 16;
 const MOST_BROKEN: u32 = 8;
 /// Times a request may be moved to another slot, or its connection bound again.
 const MOST_MOVES: u32 = 64;
+
+/// How long after a new client ID was taken up the server is not believed that all state is revoked once more: that takes
+/// it a lease.
+const START_OVER_AGAIN: Duration = Duration::from_secs(1);
 
 /// A request that is not tied to a slot yet.
 #[derive(Debug)]
@@ -111,7 +115,8 @@ impl Inner {
             match self.attempt(&session, &request).await? {
                 // A retry of a request whose reply the server did not keep: it was executed (section 2.10.6.1.3).
                 Attempt::Answer(res) if res.status == Status::RETRY_UNCACHED_REP => {
-                    if !request.ops.iter().all(repeatable) {
+                    // A reclaim that was done is done again: it finds what it made.
+                    if request.internal.is_none() && !request.ops.iter().all(repeatable) {
                         return Err(Error::OutcomeUnknown { op: main_op(&request.ops) });
                     }
                 }
@@ -227,6 +232,11 @@ impl Inner {
                         return Ok(Attempt::SessionOver { maybe_executed });
                     }
                     Verdict::Refused(status) => return Err(Error::status(OpNum::SEQUENCE, status)),
+                    // The recovery begins again with another session.
+                    Verdict::Unknown(_) if internal => {
+                        self.abandon(epoch);
+                        return Ok(Attempt::SessionOver { maybe_executed: true });
+                    }
                     Verdict::Unknown(_) => return Err(Error::OutcomeUnknown { op: main_op(&request.ops) }),
                 }
             }
@@ -329,30 +339,34 @@ impl Inner {
         if actions.is_empty() {
             return;
         }
-        let news = {
+        tracing::debug!(server = %self.config.server, flags = %format!("{flags:#x}"), "the server asks for something");
+        // The client ID is that of all sessions.
+        let started_over = actions.new_client && {
             let mut state = self.state.lock();
-            // What was asked before the last reclaim ended says nothing about the time after it.
-            let reclaim = actions.reclaim && sent_at >= state.reclaimed_at;
-            // The client ID is that of all sessions.
-            let client = state.spokesman(session.epoch);
-            let r = &mut state.recovery;
-            client.is_some_and(|epoch| {
-                (actions.new_client && r.start_over(epoch)) || (reclaim && r.reclaim_needed(epoch))
-            })
+            // A server that says so of every new client ID must not make this one ask for them without end.
+            let due = state.started_over.is_none_or(|last| sent_at >= last + START_OVER_AGAIN);
+            let news = due && state.spokesman(session.epoch).is_some_and(|epoch| state.recovery.start_over(epoch));
+            if news {
+                state.started_over = Some(self.now());
+            }
+            news
         };
-        if actions.replace_session {
-            self.session_lost(session.epoch);
-        }
-        if news {
-            tracing::debug!(server = %self.config.server, flags = %format!("{flags:#x}"), "the server asks for recovery");
+        if started_over {
+            opens::all_revoked(self);
+            self.state_lost();
             self.kick.notify_one();
             self.changed();
+        } else if actions.reclaim && self.state.lock().spokesman(session.epoch).is_some() {
+            self.reclaim_needed(sent_at);
+        }
+        if actions.replace_session {
+            self.abandon(session.epoch);
         }
         if actions.test_stateids {
             self.revoked.notify_one();
         }
         if actions.bind_backchannel {
-            self.want_backchannel(session.epoch);
+            self.want_backchannel(session.epoch, sent_at);
         }
     }
 

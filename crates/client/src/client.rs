@@ -8,7 +8,7 @@ use dhow_proto::v4::ops::{DestroyClientidArgs, DestroySessionArgs, ExchangeIdOk}
 use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, SessionId, Status};
 use dhow_rpc::Credential;
 
-use crate::call::{Leaving, Request, data_bytes};
+use crate::call::{Caller, Leaving, Request, data_bytes};
 use crate::counters::{Counters, add};
 use crate::inner::Inner;
 use crate::{ClientConfig, Error, Fs, Result, links, opens, recover, rpc, sessions};
@@ -95,11 +95,17 @@ impl Client {
     /// [`Error::Io`] when no address can be reached, [`Error::Unsupported`] when the server speaks none of the versions
     /// offered, [`Error::TimedOut`] when it does not answer within three times the connect time-out.
     pub async fn connect(config: ClientConfig) -> Result<Self> {
-        let mut nonce = [0; 8];
-        getrandom::fill(&mut nonce).map_err(|e| Error::Argument(format!("no randomness: {e}").into()))?;
+        let nonce = match config.instance {
+            Some(instance) => instance,
+            None => {
+                let mut nonce = [0; 8];
+                getrandom::fill(&mut nonce).map_err(|e| Error::Argument(format!("no randomness: {e}").into()))?;
+                u64::from_be_bytes(nonce)
+            }
+        };
         let first = links::dial(&config).await?;
         let patience = config.connect_timeout * 3;
-        let inner = Arc::new(Inner::new(config, u64::from_be_bytes(nonce)));
+        let inner = Arc::new(Inner::new(config, nonce));
         let client = Self { inner: Arc::clone(&inner), _last: Arc::new(LastOne(Arc::clone(&inner))) };
         let mut first = Some(links::start(&inner, first));
         for link in inner.links() {
@@ -141,22 +147,49 @@ impl Client {
     /// [`Error::OutcomeUnknown`] when a session was lost with this request in it and it could not be sent again without
     /// harm; [`Error::TimedOut`]; others when no answer can be had at all.
     pub async fn compound(&self, ops: Vec<ArgOp>, options: CallOptions) -> Result<CompoundRes> {
-        let sent: usize = ops.iter().map(|op| if let ArgOp::Write(w) = op { w.data.len() } else { 0 }).sum();
+        let sent = data_sent(&ops);
         let request = Request { cache: options.cache, cred: options.credential, ..Request::new(ops) };
-        let _leaving = Leaving(request.caller.clone());
         let inner = Arc::clone(&self.inner);
-        let task = tokio::spawn(async move {
+        let work = |caller| async move {
+            let request = Request { caller, ..request };
             if options.patient { inner.execute_patiently(request).await } else { inner.execute(request).await }
-        });
+        };
+        let res = self.to_its_end(work).await?;
+        self.count_data(sent, &res);
+        Ok(res)
+    }
+
+    /// Runs `work` in a task that goes on when the caller of this has gone away or has waited for as long as a call may
+    /// wait; the task is told of that.
+    pub(crate) async fn to_its_end<T, F>(&self, work: impl FnOnce(Caller) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let caller = Caller::default();
+        let _leaving = Leaving(caller.clone());
+        let task = tokio::spawn(work(caller));
         let joined = match self.inner.config.call_timeout {
             Some(limit) => tokio::time::timeout(limit, task).await.map_err(|_| Error::TimedOut(limit))?,
             None => task.await,
         };
         // A task that does not come back went down with the runtime.
-        let res = joined.map_err(|_| Error::Closed)??;
-        add(&self.inner.counters.bytes_written, sent as u64);
-        add(&self.inner.counters.bytes_read, data_bytes(&res));
+        joined.unwrap_or(Err(Error::Closed))
+    }
+
+    /// As [`Client::compound`], patiently, for work that runs in a task of its own: there is nobody to give up waiting
+    /// but `caller`.
+    pub(crate) async fn follow(&self, ops: Vec<ArgOp>, options: CallOptions, caller: Caller) -> Result<CompoundRes> {
+        let sent = data_sent(&ops);
+        let request = Request { cache: options.cache, cred: options.credential, caller, ..Request::new(ops) };
+        let res = self.inner.execute_patiently(request).await?;
+        self.count_data(sent, &res);
         Ok(res)
+    }
+
+    fn count_data(&self, sent: usize, res: &CompoundRes) {
+        add(&self.inner.counters.bytes_written, sent as u64);
+        add(&self.inner.counters.bytes_read, data_bytes(res));
     }
 
     /// The address of the server that the client is connected to at present.
@@ -342,6 +375,11 @@ impl Client {
         let op = res.results.last().map_or(OpNum::SEQUENCE, ResOp::op);
         Error::status(op, res.status)
     }
+}
+
+/// The bytes of file data in a call.
+fn data_sent(ops: &[ArgOp]) -> usize {
+    ops.iter().map(|op| if let ArgOp::Write(w) = op { w.data.len() } else { 0 }).sum()
 }
 
 /// A name as an argument: not empty, no slash, no zero byte, not `.` or `..`.

@@ -1,10 +1,13 @@
 //! How a client is to be set up.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use dhow_rpc::{AuthSys, Credential};
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::NfsUrl;
 
@@ -39,7 +42,28 @@ pub struct ClientConfig {
     pub call_timeout: Option<Duration>,
     /// Bind the client's sockets to ports below 1024, which some servers insist on; takes privilege.
     pub reserved_port: bool,
+    /// How connections are made, if not by TCP to `addrs`.
+    pub dialer: Option<Arc<dyn Dialer>>,
+    /// Tells this instance of the client from others with the same `owner`; drawn at random when `None`. A server drops
+    /// the state of an instance when another one comes (RFC 8881 section 18.35.4): give one in tests that are to be
+    /// repeated exactly, and nowhere else.
+    pub instance: Option<u64>,
 }
+
+/// Makes connections to a server over something else than TCP: a tunnel, or a link in one process.
+pub trait Dialer: std::fmt::Debug + Send + Sync {
+    /// One more connection: the half to read from and the half to write to. Dropping the future gives it up.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection to be had now; it is asked again later.
+    fn dial(&self) -> BoxFuture<'static, std::io::Result<(ReadHalf, WriteHalf)>>;
+}
+
+/// What is read from a connection that a [`Dialer`] made.
+pub type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
+/// What is written to it.
+pub type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
 impl ClientConfig {
     /// Defaults for the server at `addrs`: minor versions 2 then 1, one connection, 1024 slots, in up to 16 sessions
@@ -59,6 +83,8 @@ impl ClientConfig {
             connect_timeout: Duration::from_secs(10),
             call_timeout: Some(Duration::from_secs(300)),
             reserved_port: false,
+            dialer: None,
+            instance: None,
         }
     }
 

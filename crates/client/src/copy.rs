@@ -9,8 +9,9 @@ use dhow_session::classify::{Class, classify};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::file::MOST_REPAIRS;
 use crate::fs::putfh;
-use crate::{Client, Error, File, Fs, Result};
+use crate::{Client, Error, File, Fs, Lost, Result};
 
 /// When an asynchronous copy is asked how far it is: soon, for the sake of a progress bar, then seldom. Completion is
 /// told by CB_OFFLOAD; polling is for the case that it is lost (case K02).
@@ -200,7 +201,10 @@ impl File {
 
     /// Runs operations with this file as saved and `target` as current filehandle, and both open stateids.
     async fn with_target(&self, target: &File, build: impl Fn(Stateid, Stateid) -> Vec<ArgOp>) -> Result<Vec<ResOp>> {
+        let inner = self.fs().client().inner();
+        let mut repairs = 0;
         loop {
+            let sent_at = inner.now();
             let (src, src_generation) = self.open.stateid()?;
             let (dst, dst_generation) = target.open.stateid()?;
             let mut ops = vec![putfh(self.fh()), ArgOp::SaveFh, putfh(target.fh())];
@@ -209,15 +213,18 @@ impl File {
             if res.status.is_ok() {
                 return Ok(res.results.split_off(3));
             }
-            if classify(res.status) == Class::StateLost {
-                self.fs().client().inner().session().await?;
-                let now = (self.open.generation(), target.open.generation());
-                if now != (src_generation, dst_generation) {
-                    continue;
-                }
-                return Err(Error::StateLost { status: res.status });
+            if classify(res.status) != Class::StateLost {
+                return Err(Client::stopped(&res));
             }
-            return Err(Client::stopped(&res));
+            // The server does not say which of the two it means.
+            repairs += 1;
+            let source = self.fs().restore(&self.open, (src_generation, sent_at), res.status).await?;
+            let target_too = target.fs().restore(&target.open, (dst_generation, sent_at), res.status).await?;
+            if repairs > MOST_REPAIRS || !(source || target_too) {
+                self.open.stateid()?;
+                target.open.stateid()?;
+                return Err(Error::StateLost { what: Lost::Open, status: res.status });
+            }
         }
     }
 }
@@ -346,9 +353,7 @@ impl RunningCopy {
                         Some(&status) => return Err(Error::status(OpNum::COPY, status)),
                     }
                 }
-                Err(Error::Status {
-                    status: Status::BAD_STATEID | Status::STALE_STATEID | Status::EXPIRED, ..
-                }) => {
+                Err(Error::Status { status, .. }) if classify(status) == Class::StateLost => {
                     // Forgotten: either its end was told just now, or the server restarted.
                     return match self.told_now() {
                         Some(info) => self.outcome(&info),

@@ -33,6 +33,7 @@ use tokio::sync::watch;
 
 use crate::call::Request;
 use crate::inner::Inner;
+use crate::opens;
 
 /// Recalls remembered that came before their OPEN's reply.
 const MAX_EARLY: usize = 256;
@@ -67,7 +68,8 @@ pub enum DelegationState {
     Recalled,
     /// Returned.
     Returned,
-    /// Revoked, or not reclaimed after a restart: what was believed by it may be wrong since.
+    /// Revoked (perhaps while it was being returned), or not reclaimed after a restart: what was believed by it may be
+    /// wrong since.
     Lost,
 }
 
@@ -173,7 +175,7 @@ impl Delegations {
         match known {
             Some(delegation) => delegation.recall(),
             // Given unasked, or its OPEN is not answered yet: nothing is kept by it.
-            None => give_back_later(inner, giving_back(&fh, stateid)),
+            None => give_back_later(inner, giving_back(&fh, stateid), None),
         }
     }
 
@@ -214,12 +216,31 @@ impl Delegations {
     }
 }
 
-/// Returns a delegation in the background.
-fn give_back_later(inner: &Arc<Inner>, ops: Vec<ArgOp>) {
+/// Sends what [`giving_back`] says, and acknowledges the loss of a delegation that was revoked before (RFC 8881 section
+/// 18.38: until then the server remembers it, and sets RECALLABLE_STATE_REVOKED). Whether it was there to be returned.
+pub(crate) async fn give_back(inner: &Arc<Inner>, ops: Vec<ArgOp>) -> crate::Result<bool> {
+    let stateid = ops.iter().find_map(|op| match op {
+        ArgOp::Delegreturn(args) => Some(args.stateid),
+        _ => None,
+    });
+    let res = inner.execute_patiently(Request::new(ops)).await?;
+    match stateid {
+        Some(stateid) if opens::is_revoked(res.status) => {
+            opens::acknowledge(inner, stateid).await?;
+            Ok(false)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Returns a delegation in the background; `of`: whose it was.
+pub(crate) fn give_back_later(inner: &Arc<Inner>, ops: Vec<ArgOp>, of: Option<Arc<Delegation>>) {
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
-        if let Err(e) = inner.execute_patiently(Request::new(ops)).await {
-            tracing::debug!(error = %e, "cannot return a delegation");
+        match give_back(&inner, ops).await {
+            Ok(true) => {}
+            Ok(false) => of.iter().for_each(|d| d.was_revoked()),
+            Err(e) => tracing::debug!(error = %e, "cannot return a delegation"),
         }
     });
 }
@@ -300,7 +321,15 @@ impl Delegation {
     /// The server's, or of the way to it.
     pub async fn give_back(&self) -> crate::Result<()> {
         let (Some(inner), Some(ops)) = (self.inner.upgrade(), self.begin_return(true)) else { return Ok(()) };
-        inner.execute_patiently(Request::new(ops)).await.map(drop)
+        if !give_back(&inner, ops).await? {
+            self.was_revoked();
+        }
+        Ok(())
+    }
+
+    /// It was gone before it was returned.
+    fn was_revoked(&self) {
+        self.state.send_replace(DelegationState::Lost);
     }
 
     /// The operations that return it, once; `None` if that was begun, or somebody holds it.
@@ -325,7 +354,7 @@ impl Delegation {
         self.state.send_replace(how);
     }
 
-    fn recall(&self) {
+    fn recall(self: &Arc<Self>) {
         self.state.send_if_modified(|s| {
             let first = *s == DelegationState::Held;
             if first {
@@ -336,9 +365,9 @@ impl Delegation {
         self.return_if_free();
     }
 
-    fn return_if_free(&self) {
+    fn return_if_free(self: &Arc<Self>) {
         if let (Some(inner), Some(ops)) = (self.inner.upgrade(), self.begin_return(false)) {
-            give_back_later(&inner, ops);
+            give_back_later(&inner, ops, Some(Arc::clone(self)));
         }
     }
 
@@ -381,6 +410,13 @@ impl Delegation {
     pub(crate) fn lose(&self) {
         if self.state() != DelegationState::Returned {
             self.end(DelegationState::Lost);
+        }
+    }
+
+    /// The server said that this stateid is gone.
+    pub(crate) fn lose_if(&self, stateid: Stateid) {
+        if self.held.lock().stateid == stateid {
+            self.lose();
         }
     }
 

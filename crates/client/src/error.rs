@@ -33,10 +33,13 @@ pub enum Error {
         op: OpNum,
     },
 
-    /// Opens or locks of this file could not be re-established after a restart of the server, or were revoked.
-    #[error("the server no longer honours this open file ({status})")]
+    /// What this open file stood for could not be re-established after the server lost it, or was revoked. The file can
+    /// be closed and opened again, but others may have used it meanwhile.
+    #[error("{what} of this open file is lost; others may have used the file since ({status})")]
     StateLost {
-        /// What it said.
+        /// What of it.
+        what: Lost,
+        /// What the server said.
         status: Status,
     },
 
@@ -86,6 +89,27 @@ pub enum Error {
     Argument(Arc<str>),
 }
 
+/// What of an open file was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// The open itself: it can neither be reclaimed nor opened anew.
+    Open,
+    /// The share reservation (DENY): somebody may have opened the file for what it denied.
+    Share,
+    /// A byte-range lock: somebody else may have held it.
+    Lock,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "the state",
+            Self::Share => "the share reservation",
+            Self::Lock => "a byte-range lock",
+        })
+    }
+}
+
 impl Error {
     pub(crate) fn protocol(what: impl Into<Arc<str>>) -> Self {
         Self::Protocol(what.into())
@@ -109,7 +133,7 @@ impl Error {
     /// The server's status, when that is what failed.
     pub fn wire_status(&self) -> Option<Status> {
         match self {
-            Self::Status { status, .. } | Self::StateLost { status } => Some(*status),
+            Self::Status { status, .. } | Self::StateLost { status, .. } => Some(*status),
             _ => None,
         }
     }
@@ -178,6 +202,7 @@ fn explain(status: Status, op: OpNum) -> String {
         Status::GRACE => "the server is in its grace period after a restart",
         Status::DENIED | Status::LOCKED => "locked by another process",
         Status::SHARE_DENIED => "opened by another process that shares it with nobody",
+        Status::MOVED => "moved to another server, which this client does not follow",
         Status::WRONGSEC => "the server wants another security flavor here",
         Status::SYMLINK => "is a symbolic link",
         Status::WRONG_TYPE => "wrong type of file",

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use dhow_proto::v4::ops::{
-    AllocateArgs, CloseArgs, CommitArgs, DataContent, IoAdviseArgs, ReadArgs, ReadOk, RenameArgs, SeekArgs, SeekOk,
-    SetattrArgs, WriteArgs, WriteOk,
+    AllocateArgs, CloseArgs, CommitArgs, DataContent, IoAdviseArgs, Locker, ReadArgs, ReadOk, RenameArgs, SeekArgs,
+    SeekOk, SetattrArgs, WriteArgs, WriteOk,
 };
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, FileHandle, OpNum, ResOp, StableHow, Stateid, Status, Verifier, optable};
 use dhow_session::classify::{Class, classify};
@@ -14,7 +14,81 @@ use parking_lot::Mutex;
 use crate::deleg::Delegation;
 use crate::fs::{STAT, Tail, putfh};
 use crate::opens::OpenState;
-use crate::{Client, Error, Fs, Place, Result};
+use crate::{Client, Error, Fs, Lost, Place, Result};
+
+/// Times one call has an open repaired before it is taken for lost: a server that forgets it as often is not to be
+/// asked for ever.
+pub(crate) const MOST_REPAIRS: u32 = 4;
+
+/// Makes an operation name the newest version of its stateid (seqid 0, RFC 8881 section 8.2.2).
+fn take_newest(op: &mut ArgOp) {
+    let stateid = match op {
+        ArgOp::Read(a) => &mut a.stateid,
+        ArgOp::Write(a) => &mut a.stateid,
+        ArgOp::Setattr(a) => &mut a.stateid,
+        ArgOp::Seek(a) => &mut a.stateid,
+        ArgOp::Allocate(a) | ArgOp::Deallocate(a) => &mut a.stateid,
+        ArgOp::IoAdvise(a) => &mut a.stateid,
+        ArgOp::Close(a) => &mut a.open_stateid,
+        ArgOp::Locku(a) => &mut a.lock_stateid,
+        ArgOp::Lock(a) => match &mut a.locker {
+            Locker::New(new) => &mut new.open_stateid,
+            Locker::Existing(existing) => &mut existing.lock_stateid,
+        },
+        _ => return,
+    };
+    if !stateid.is_special() {
+        stateid.seqid = 0;
+    }
+}
+
+/// Runs operations that carry the stateid of `open` on its file. When the stateid was replaced meanwhile (the server
+/// restarted, and the open was reclaimed), they are built again; when the server does not know it, what is left of the
+/// open is found out first. With the generation of the stateids that were sent.
+pub(crate) async fn run_on(
+    fs: &Fs,
+    open: &OpenState,
+    cache: bool,
+    build: impl Fn(Stateid) -> Vec<ArgOp>,
+) -> Result<(Tail, u64)> {
+    let inner = fs.client().inner();
+    let (mut newest, mut repairs) = (false, 0);
+    loop {
+        let (stateid, generation) = open.stateid()?;
+        let mut ops = vec![putfh(&open.fh)];
+        ops.extend(build(stateid));
+        if newest {
+            ops.iter_mut().for_each(take_newest);
+        }
+        watch_size(open, &ops);
+        let sent_at = inner.now();
+        let mut res = fs.call(ops, cache).await?;
+        match classify(res.status) {
+            Class::StateLost => {
+                if repairs == MOST_REPAIRS || !fs.restore(open, (generation, sent_at), res.status).await? {
+                    // It may have been found to be lost just now.
+                    open.stateid()?;
+                    return Err(Error::StateLost { what: Lost::Open, status: res.status });
+                }
+                repairs += 1;
+            }
+            // An answer to a request of ours that moved it on was lost to us, or is on its way.
+            Class::StateBehind if !newest => newest = true,
+            _ if res.results.is_empty() => return Err(Error::status(OpNum::PUTFH, res.status)),
+            _ => return Ok((Tail { results: res.results.split_off(1), status: res.status }, generation)),
+        }
+    }
+}
+
+/// What changes the file in a way that its size is not known from: a delegation must not tell an old one.
+fn watch_size(open: &OpenState, ops: &[ArgOp]) {
+    let Some(delegation) = open.delegation() else { return };
+    let known = |op: &ArgOp| matches!(op, ArgOp::Write(_) | ArgOp::Setattr(_));
+    let changes = |op: &ArgOp| optable::lookup(op.op()).is_some_and(|info| info.modifies());
+    if ops.iter().any(|op| changes(op) && !known(op)) {
+        delegation.forget_size();
+    }
+}
 
 /// An open file.
 ///
@@ -27,13 +101,13 @@ pub struct File {
     dir: Option<FileHandle>,
     pub(crate) lock_owner: Bytes,
     /// Lock operations of one open go one after another: each needs the stateid that the one before returned.
-    pub(crate) locking: tokio::sync::Mutex<()>,
+    pub(crate) locking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl File {
     pub(crate) fn new(fs: Fs, open: Arc<OpenState>) -> Self {
         let lock_owner = fs.client().inner().opens.new_owner();
-        Self { fs, open, attrs: Mutex::default(), dir: None, lock_owner, locking: tokio::sync::Mutex::new(()) }
+        Self { fs, open, attrs: Mutex::default(), dir: None, lock_owner, locking: Arc::default() }
     }
 
     pub(crate) fn set_attrs(&self, attrs: Attrs) {
@@ -102,42 +176,14 @@ impl File {
         Ok((fit(read, attrs.maxread), fit(write, attrs.maxwrite)))
     }
 
-    /// Runs operations that carry the open's stateid on the file. When the stateid was replaced meanwhile (the server
-    /// restarted, and the open was reclaimed), they are built again.
+    /// Runs operations that carry the open's stateid on the file: [`run_on`].
     pub(crate) async fn run(&self, cache: bool, build: impl Fn(Stateid) -> Vec<ArgOp>) -> Result<Tail> {
-        loop {
-            let (stateid, generation) = self.open.stateid()?;
-            let mut ops = vec![putfh(self.fh())];
-            ops.extend(build(stateid));
-            self.watch_size(&ops);
-            let mut res = self.fs.call(ops, cache).await?;
-            if classify(res.status) == Class::StateLost {
-                // A recovery may be under way that will tell.
-                self.fs.client().inner().session().await?;
-                if self.open.generation() != generation {
-                    continue;
-                }
-                return Err(Error::StateLost { status: res.status });
-            }
-            if res.results.is_empty() {
-                return Err(Error::status(OpNum::PUTFH, res.status));
-            }
-            return Ok(Tail { results: res.results.split_off(1), status: res.status });
-        }
-    }
-
-    /// What changes the file in a way that its size is not known from: a delegation must not tell an old one.
-    fn watch_size(&self, ops: &[ArgOp]) {
-        let Some(delegation) = self.open.delegation() else { return };
-        let known = |op: &ArgOp| matches!(op, ArgOp::Write(_) | ArgOp::Setattr(_));
-        let changes = |op: &ArgOp| optable::lookup(op.op()).is_some_and(|info| info.modifies());
-        if ops.iter().any(|op| changes(op) && !known(op)) {
-            delegation.forget_size();
-        }
+        run_on(&self.fs, &self.open, cache, build).await.map(|(tail, _)| tail)
     }
 
     async fn one(&self, cache: bool, build: impl Fn(Stateid) -> ArgOp) -> Result<ResOp> {
-        let mut tail = self.run(cache, |stateid| vec![build(stateid)]).await?;
+        let build = |stateid| vec![build(self.open.io_stateid(&self.lock_owner, stateid))];
+        let mut tail = self.run(cache, build).await?;
         match (tail.status.is_ok(), tail.results.pop()) {
             (true, Some(res)) => Ok(res),
             (true, None) => Err(Error::protocol("an operation was not answered")),
@@ -448,6 +494,7 @@ impl File {
             ops
         };
         self.release_delegation().await;
+        self.open.begin_close();
         let mut first_error = None;
         let mut verifier = None;
         let mut rest = None;
@@ -455,7 +502,11 @@ impl File {
         let outcome = loop {
             let mut tail = match self.run(true, |stateid| build(with, stateid, after)).await {
                 Ok(tail) => tail,
-                Err(Error::StateLost { .. }) => {
+                Err(lost @ Error::StateLost { .. }) => {
+                    // What was to be made safe was not.
+                    if with.is_some() {
+                        first_error = Some(lost);
+                    }
                     // Lost to us, but the server may hold it; what it says no longer matters.
                     if let Some(stateid) = self.open.closing_stateid() {
                         let mut ops = vec![putfh(self.fh())];
@@ -508,6 +559,7 @@ impl Drop for File {
         let Some(open_stateid) = self.open.closing_stateid() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (fs, open) = (self.fs.clone(), Arc::clone(&self.open));
+        open.begin_close();
         runtime.spawn(async move {
             if let Some(delegation) = open.delegation() {
                 let _ = delegation.give_back().await;

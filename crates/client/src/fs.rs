@@ -8,7 +8,10 @@ use dhow_proto::v4::ops::{
 };
 use dhow_proto::v4::{ArgOp, Attrs, Bitmap, CompoundRes, FileHandle, FileType, OpNum, ResOp, Stateid, Status, attr};
 use dhow_rpc::Credential;
+use dhow_session::Time;
 
+use crate::call::Caller;
+use crate::opens::{self, OpenState};
 use crate::path::{Walk, steps};
 use crate::{CallOptions, Client, Error, Place, Result, client};
 
@@ -90,6 +93,8 @@ pub struct Fs {
     client: Client,
     credential: Option<Arc<Credential>>,
     root: Option<FileHandle>,
+    /// Set in a task of its own, which is followed to its end: who waits for it.
+    caller: Option<Caller>,
 }
 
 /// What came of the operations after a walk.
@@ -140,7 +145,7 @@ pub(crate) fn putfh(fh: &FileHandle) -> ArgOp {
 
 impl Fs {
     pub(crate) fn new(client: Client, credential: Option<Arc<Credential>>) -> Self {
-        Self { client, credential, root: None }
+        Self { client, credential, root: None, caller: None }
     }
 
     /// The client underneath.
@@ -172,7 +177,50 @@ impl Fs {
     }
 
     pub(crate) async fn call(&self, ops: Vec<ArgOp>, cache: bool) -> Result<CompoundRes> {
-        self.client.compound(ops, self.options(cache)).await
+        match &self.caller {
+            None => self.client.compound(ops, self.options(cache)).await,
+            Some(caller) => self.client.follow(ops, self.options(cache), caller.clone()).await,
+        }
+    }
+
+    /// Runs `work`, which takes state from the server or gives it back, in a task that ends only when it is known what
+    /// came of it, whatever becomes of this future.
+    pub(crate) async fn to_its_end<T, F>(&self, work: impl FnOnce(Self) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let fs = self.clone();
+        self.client.to_its_end(|caller| work(Self { caller: Some(caller), ..fs })).await
+    }
+
+    /// This tree for calls whose callers may go away.
+    pub(crate) fn plain(self) -> Self {
+        Self { caller: None, ..self }
+    }
+
+    /// A request with the stateid of `open`, as it was in `generation`, was answered by `status`, which says that the
+    /// server does not know it. Waits for the recovery that may be under way, or has one begun, or finds out what is
+    /// left of the open. True when it is worth another try.
+    pub(crate) async fn restore(
+        &self,
+        open: &OpenState,
+        (generation, sent_at): (u64, Time),
+        status: Status,
+    ) -> Result<bool> {
+        let inner = self.client.inner();
+        inner.session().await?;
+        if open.generation() != generation {
+            return Ok(true);
+        }
+        if status == Status::STALE_STATEID {
+            // Of an earlier instance of a server that has kept the session (RFC 8881 section 15.1.16.5).
+            inner.reclaim_needed(sent_at);
+            inner.session().await?;
+            return Ok(open.generation() != generation);
+        }
+        let found = opens::examine(inner, open).await?;
+        Ok(open.generation() != generation || (found && open.stateid().is_ok()))
     }
 
     /// Operations that fit a COMPOUND beside SEQUENCE.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dhow_net::{ConnOptions, Connection, NetShared};
 use dhow_proto::v4::ops::{ChannelAttrs, ExchangeIdOk};
@@ -16,6 +16,7 @@ use dhow_session::slots::{End, SlotTable, Ticket};
 use dhow_session::{Epoch, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::call::Caller;
 use crate::counters::Counters;
@@ -44,6 +45,8 @@ pub(crate) struct State {
     pub(crate) recovery: Recovery,
     /// The primary session.
     pub(crate) session: Option<Arc<Session>>,
+    /// A primary session that was given up, and that the server still holds.
+    pub(crate) abandoned: Option<Arc<Session>>,
     /// Further sessions: those that the pool has besides the primary one.
     pub(crate) further: Vec<Arc<Session>>,
     /// The slots of all sessions.
@@ -60,6 +63,8 @@ pub(crate) struct State {
     pub(crate) minor: u32,
     /// When the last reclaim ended.
     pub(crate) reclaimed_at: Time,
+    /// When a new client ID was last taken up because the server had revoked everything.
+    pub(crate) started_over: Option<Time>,
     /// Set once: why no more calls can be made.
     pub(crate) failed: Option<Error>,
 }
@@ -132,11 +137,19 @@ pub(crate) struct Link {
     pub(crate) live: Mutex<Option<Live>>,
     /// A binding to the back channel is wanted.
     pub(crate) back_wanted: AtomicBool,
+    /// Such a wish is not heeded before.
+    pub(crate) back_again: Mutex<Time>,
 }
 
 impl Link {
     pub(crate) fn new(home: Home, first: bool) -> Arc<Self> {
-        Arc::new(Self { home, first, live: Mutex::new(None), back_wanted: AtomicBool::new(false) })
+        Arc::new(Self {
+            home,
+            first,
+            live: Mutex::new(None),
+            back_wanted: AtomicBool::new(false),
+            back_again: Mutex::new(Time::ZERO),
+        })
     }
 }
 
@@ -172,6 +185,7 @@ pub(crate) struct Inner {
     pub(crate) server: Mutex<Option<ExchangeIdOk>>,
     /// Differs in each instance: verifiers, owners, seeds come from it.
     pub(crate) nonce: u64,
+    losses: AtomicU64,
     xid: AtomicU32,
     seed: AtomicU64,
     started: Instant,
@@ -196,6 +210,7 @@ impl Inner {
         let state = State {
             recovery: Recovery::new(nonce),
             session: None,
+            abandoned: None,
             further: Vec::new(),
             pool: Pool::new(limits),
             waiters: VecDeque::new(),
@@ -205,6 +220,7 @@ impl Inner {
             lease_known: Epoch(0),
             minor,
             reclaimed_at: Time::ZERO,
+            started_over: None,
             failed: None,
         };
         Self {
@@ -224,6 +240,7 @@ impl Inner {
             delegations: Delegations::default(),
             server: Mutex::new(None),
             nonce,
+            losses: AtomicU64::new(0),
             xid: AtomicU32::new(nonce as u32),
             seed: AtomicU64::new(nonce),
             started: Instant::now(),
@@ -290,11 +307,14 @@ impl Inner {
     }
 
     /// The server cannot call back in this session (or in none, of which any session tells).
-    pub(crate) fn want_backchannel(&self, epoch: Epoch) {
+    /// Said in answer to a request that was sent at `sent_at`.
+    pub(crate) fn want_backchannel(&self, epoch: Epoch, sent_at: Time) {
         let mut news = false;
         for link in self.links().iter().filter(|l| l.first) {
             let concerned = link.live.lock().as_ref().is_some_and(|l| l.bound == epoch) || link.home == Home::Primary;
-            news |= concerned && !link.back_wanted.swap(true, Ordering::Relaxed);
+            // A server that says so with every reply, whatever is done about it, is not to be asked after every reply.
+            let due = sent_at >= *link.back_again.lock();
+            news |= concerned && due && !link.back_wanted.swap(true, Ordering::Relaxed);
         }
         if news {
             self.changed();
@@ -393,6 +413,7 @@ impl Inner {
                 return Ok(state.session_of(ticket.epoch).map(|session| (ticket, session)));
             }
             if state.pool.primary().is_exhausted() && state.recovery.session_lost(primary) {
+                state.abandoned = state.session.clone();
                 self.kick.notify_one();
                 return Ok(None);
             }
@@ -444,6 +465,58 @@ impl Inner {
     /// Hands free slots to those who wait.
     pub(crate) fn serve_waiters(&self) {
         self.state.lock().serve();
+    }
+
+    /// The server restarted but kept the session: what was established before is to be reclaimed. Said in answer to a
+    /// request that was sent at `sent_at`.
+    pub(crate) fn reclaim_needed(&self, sent_at: Time) {
+        let news = {
+            let mut state = self.state.lock();
+            // What was asked before the last reclaim ended says nothing about the time after it.
+            let epoch = state.recovery.epoch();
+            sent_at >= state.reclaimed_at && state.recovery.reclaim_needed(epoch)
+        };
+        if news {
+            self.state_lost();
+            self.kick.notify_one();
+            self.changed();
+        }
+    }
+
+    /// State is being re-established: what a request was granted before is not among it.
+    pub(crate) fn state_lost(&self) {
+        self.losses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the lease may have ended between the sending of a request at `sent_at` and its answer: what it granted
+    /// may be gone already.
+    pub(crate) fn answered_late(&self, sent_at: Time) -> bool {
+        self.now() >= sent_at.saturating_add(self.state.lock().lease.length())
+    }
+
+    /// Changes whenever state is lost.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// The primary session is of no more use, though the server holds it: it is destroyed when the requests in it have
+    /// had their answers, and another one made.
+    pub(crate) fn abandon(&self, epoch: Epoch) {
+        let waiters = {
+            let mut state = self.state.lock();
+            if state.pool.retire(epoch) {
+                Default::default()
+            } else if state.recovery.session_lost(epoch) {
+                state.abandoned = state.session.clone();
+                (std::mem::take(&mut state.waiters), std::mem::take(&mut state.internal_waiters))
+            } else {
+                return;
+            }
+        };
+        drop(waiters);
+        tracing::debug!(?epoch, server = %self.config.server, "session given up");
+        self.kick.notify_one();
+        self.changed();
     }
 
     /// A request of session `epoch` was told that the session (or the client ID) is gone.

@@ -30,7 +30,8 @@
 //!
 //! * A request that was sent is repeated with the same bytes in the same slot until it is answered.
 //! * After the session itself is lost, requests that may be repeated are; others fail with [`Error::OutcomeUnknown`].
-//! * Opens and locks are re-established after a restart of the server before any other request is sent.
+//! * Opens and locks are re-established after a restart of the server before any other request is sent. What cannot be
+//!   had again is an error that names it ([`Error::StateLost`]), never silence: the table in `recover.rs`.
 //! * What a server claims is compared with what was asked before it is believed.
 //! * Nothing is cached here, but session state. Memory is bounded by what callers keep in flight.
 
@@ -64,12 +65,12 @@ mod url;
 mod xattr;
 
 pub use client::{CallOptions, Client, SessionInfo};
-pub use config::{ClientConfig, auth_sys, own_credential};
+pub use config::{ClientConfig, Dialer, ReadHalf, WriteHalf, auth_sys, own_credential};
 pub use copy::{Copied, CopyBegun, CopyOptions, CopyProgress, RunningCopy};
 pub use counters::{Counters, Snapshot};
 pub use deleg::{Delegation, DelegationState, Hold, WantDelegation};
 pub use dir::{DirStream, entry_error};
-pub use error::{Error, Result};
+pub use error::{Error, Lost, Result};
 pub use file::File;
 pub use fs::{Fs, Node, STAT};
 pub use inter::RemoteSource;

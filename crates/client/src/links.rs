@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use dhow_net::{ConnectOptions, Connection};
+use dhow_net::{ConnOptions, ConnectOptions, Connection, Driver, NetShared};
 use dhow_proto::v4::ops::{BindConnToSessionArgs, ChannelDirFromClient};
 use dhow_proto::v4::{ArgOp, OpNum, ResOp, Status};
 use dhow_session::Epoch;
@@ -13,29 +13,56 @@ use tokio::net::TcpStream;
 use crate::callback::Callbacks;
 use crate::counters::add;
 use crate::inner::{Home, Inner, Link, Live, Session};
-use crate::{ClientConfig, Error, Result, rpc};
+use crate::{ClientConfig, Error, ReadHalf, Result, WriteHalf, rpc};
 
 /// How long a connection whose session is gone waits for the answers to what was sent on it.
 const RETIRE: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// How long a server that misses a back channel is not given one again: it may say so for ever.
+const BIND_AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// A connection that nothing was sent on yet.
+pub(crate) enum Dialled {
+    Tcp(TcpStream),
+    Other(ReadHalf, WriteHalf),
+}
+
+impl Dialled {
+    /// Puts it to use as a connection of records.
+    pub(crate) fn connect(self, options: &ConnOptions, shared: Arc<NetShared>) -> (Connection, Driver) {
+        match self {
+            Self::Tcp(stream) => {
+                let peer = stream.peer_addr().ok();
+                let (read, write) = stream.into_split();
+                Connection::new(read, write, peer, options, shared)
+            }
+            Self::Other(read, write) => Connection::new(read, write, None, options, shared),
+        }
+    }
+}
+
 /// Connects to the first address that answers.
-pub(crate) async fn dial(config: &ClientConfig) -> Result<TcpStream> {
+pub(crate) async fn dial(config: &ClientConfig) -> Result<Dialled> {
+    let unreachable = |cause: std::io::Error| Error::Io { server: config.server.as_str().into(), cause: cause.into() };
+    if let Some(dialer) = &config.dialer {
+        let dialled = tokio::time::timeout(config.connect_timeout, dialer.dial()).await;
+        let (read, write) = dialled.unwrap_or_else(|e| Err(e.into())).map_err(unreachable)?;
+        return Ok(Dialled::Other(read, write));
+    }
     let options = ConnectOptions { timeout: config.connect_timeout, reserved_port: config.reserved_port };
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
     for addr in &config.addrs {
         match dhow_net::connect(*addr, &options).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return Ok(Dialled::Tcp(stream)),
             Err(e) => last = e,
         }
     }
-    Err(Error::Io { server: config.server.as_str().into(), cause: last.into() })
+    Err(unreachable(last))
 }
 
 /// Puts a stream to use: its reader runs in a task of its own. Not bound to any session yet.
-pub(crate) fn start(inner: &Arc<Inner>, stream: TcpStream) -> Connection {
-    let peer = stream.peer_addr().ok();
-    let (read, write) = stream.into_split();
-    let (conn, driver) = Connection::new(read, write, peer, &inner.conn_options, Arc::clone(&inner.net));
+pub(crate) fn start(inner: &Arc<Inner>, stream: Dialled) -> Connection {
+    let (conn, driver) = stream.connect(&inner.conn_options, Arc::clone(&inner.net));
     let callbacks = Callbacks::new(Arc::downgrade(inner));
     tokio::spawn(async move {
         let why = driver.run(&callbacks).await;
@@ -157,7 +184,9 @@ async fn tend(inner: &Arc<Inner>, link: &Link, conn: &Connection) -> bool {
             _ = conn.closed() => return was_bound,
             bound = bind(inner, conn, &session) => bound,
         };
-        link.back_wanted.store(false, Ordering::Relaxed);
+        if link.back_wanted.swap(false, Ordering::Relaxed) {
+            *link.back_again.lock() = inner.now() + BIND_AGAIN;
+        }
         match bound {
             Ok(()) => inner.bound(conn, session.epoch),
             Err(Error::Status { status: Status::BADSESSION | Status::DEADSESSION, .. }) => {

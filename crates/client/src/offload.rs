@@ -54,6 +54,13 @@ impl Offloads {
         rx
     }
 
+    /// The server knows of no copy any more: those who wait hear that theirs is lost.
+    pub(crate) fn lose_all(&self) {
+        let mut table = self.0.lock();
+        table.waiting.clear();
+        table.early.clear();
+    }
+
     /// Nobody waits for this copy any more.
     pub(crate) fn forget(&self, copy: Stateid) {
         self.0.lock().waiting.remove(&copy.other);

@@ -8,7 +8,7 @@ use dhow_proto::v4::{ArgOp, Attrs, Fattr, FileHandle, ResOp, StableHow, Stateid,
 
 use crate::deleg::{self, WantDelegation};
 use crate::fs::{OPENED, STAT, Tail, getattr, putfh};
-use crate::opens::state_owner;
+use crate::opens::{self, state_owner};
 use crate::{Error, File, Fs, Node, Place, Result};
 
 mod put;
@@ -112,7 +112,7 @@ pub struct PutOptions {
     /// How safe the data must be when the call returns.
     pub stable: StableHow,
     /// Write under this name in the same directory first, then rename: nobody ever sees half a file under its final
-    /// name.
+    /// name. A process that ends before it knows what came of its call may leave this name behind.
     pub via: Option<Bytes>,
     /// Attributes to give the file when it is written, before it gets its final name.
     pub attrs: Option<Attrs>,
@@ -128,11 +128,17 @@ impl Default for PutOptions {
 impl Fs {
     /// Opens a file: one round trip when nothing is in the way.
     ///
+    /// An open that is granted after this future was dropped, or had waited for too long, is closed again.
+    ///
     /// # Errors
     ///
     /// NOENT, ACCESS, EXIST, ISDIR, SHARE_DENIED, others of the server.
     pub async fn open(&self, place: impl Into<Place>, options: &OpenOptions) -> Result<File> {
-        let mut place = place.into();
+        let (place, options) = (place.into(), options.clone());
+        self.to_its_end(|fs| async move { fs.open_here(place, &options).await }).await
+    }
+
+    async fn open_here(&self, mut place: Place, options: &OpenOptions) -> Result<File> {
         let shown = place.shown();
         let mut links = 0;
         loop {
@@ -193,6 +199,7 @@ impl Fs {
             tail.push(set_size_zero());
         }
         tail.push(getattr(OPENED));
+        let (losses, sent_at) = (self.client().inner().losses(), self.client().inner().now());
         let mut tail = self.run_at(at, tail, true).await?;
         let mut dir = None;
         if exclusive && let Some(ResOp::GetFh(Ok(_))) = tail.results.first() {
@@ -220,6 +227,12 @@ impl Fs {
             }
         }
         file.set_attrs(attrs);
+        if self.client().inner().losses() != losses || self.client().inner().answered_late(sent_at) {
+            // The server lost state while this was under way, or could have: it may have been granted before, and is
+            // not among what was reclaimed.
+            Box::pin(opens::examine(self.client().inner(), &file.open)).await?;
+            file.stateid()?;
+        }
         if let Some(dir) = dir {
             file.set_dir(dir);
         }
@@ -235,7 +248,7 @@ impl Fs {
         let fh = tail.fh()?;
         let shares = (options.access, options.deny);
         let open = self.client().inner().opens.add(fh, owner, shares, self.credential(), ok.stateid);
-        Ok(File::new(self.clone(), open))
+        Ok(File::new(self.clone().plain(), open))
     }
 
     fn how(&self, options: &OpenOptions) -> OpenHow {
@@ -259,12 +272,7 @@ impl Fs {
     /// None was asked for and nothing is kept under one; a server that gives one all the same gets it back.
     pub(crate) fn return_delegation(&self, fh: &FileHandle, delegation: &Delegation) {
         let Some((stateid, ..)) = deleg::granted(delegation) else { return };
-        let (fs, ops) = (self.clone(), deleg::giving_back(fh, stateid));
-        tokio::spawn(async move {
-            if let Err(e) = fs.call(ops, false).await {
-                tracing::debug!(error = %e, "cannot return a delegation");
-            }
-        });
+        deleg::give_back_later(self.client().inner(), deleg::giving_back(fh, stateid), None);
     }
 
     /// Writes a whole file in one round trip: OPEN, WRITE, CLOSE and, with [`PutOptions::via`], RENAME. For data that

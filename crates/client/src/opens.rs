@@ -1,4 +1,15 @@
-//! Open files and their locks, as far as they must outlive a restart of the server (RFC 8881 section 8.4.2).
+//! Open files and their locks, as far as they must outlive a restart of the server (RFC 8881 section 8.4.2). What is
+//! done when they are lost stands in the table of [`crate::recover`].
+//!
+//! # States
+//!
+//! An open is *good*, *owed* (refused as a reclaim, to be opened anew after RECLAIM_COMPLETE), *lost* (for good: every
+//! use says so, by [`Error::StateLost`]) or closed. Its generation counts how often its stateids were replaced: an
+//! answer to a request of an earlier generation changes nothing.
+//!
+//! An open is *guarded* when its holder relies on what others cannot do meanwhile: it denies something, or holds
+//! byte-range locks. What a plain open promises is as true after it was opened anew; what a guarded one promised may
+//! have been broken in between, so it is never opened anew but lost.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,13 +21,14 @@ use dhow_proto::v4::ops::{
 };
 use dhow_proto::v4::{ArgOp, ClientId, DelegationType, FileHandle, ResOp, StateOwner, Stateid, Status};
 use dhow_rpc::Credential;
+use dhow_session::classify::{Class, classify};
 use parking_lot::Mutex;
 
 use crate::call::Request;
 use crate::deleg::{self, Delegation};
 use crate::inner::{Inner, Session};
 use crate::ranges::Ranges;
-use crate::{Error, Result};
+use crate::{Error, Lost, Result};
 
 /// All opens of a client that are not closed.
 #[derive(Debug, Default)]
@@ -36,6 +48,8 @@ pub(crate) struct OpenState {
     cred: Option<Arc<Credential>>,
     held: Mutex<Held>,
     delegation: Mutex<Option<Arc<Delegation>>>,
+    /// One looks for what is left of it at a time.
+    examining: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -43,11 +57,13 @@ struct Held {
     stateid: Stateid,
     /// Counts re-establishments: a failure of an earlier stateid says nothing about the present one.
     generation: u64,
-    /// Why it cannot be used any more.
-    lost: Option<Status>,
-    /// It could not be reclaimed, and is to be opened anew once RECLAIM_COMPLETE was sent.
-    reopen: bool,
+    /// What of it is lost, and why: it cannot be used any more.
+    lost: Option<(Lost, Status)>,
+    /// It could not be reclaimed for this reason, and is to be opened anew once RECLAIM_COMPLETE was sent.
+    owed: Option<Status>,
     closed: bool,
+    /// A CLOSE is on its way: what the server knows no more is not to be opened anew.
+    closing: bool,
     /// By lock-owner.
     locks: HashMap<Bytes, LockHeld>,
 }
@@ -82,9 +98,17 @@ impl Opens {
         let mut table = self.table.lock();
         table.0 += 1;
         let id = table.0;
-        let held = Held { stateid, generation: 0, lost: None, reopen: false, closed: false, locks: HashMap::new() };
-        let (held, delegation) = (Mutex::new(held), Mutex::default());
-        let open = Arc::new(OpenState { id, fh, owner, access, deny, cred, held, delegation });
+        let held = Held {
+            stateid,
+            generation: 0,
+            lost: None,
+            owed: None,
+            closed: false,
+            closing: false,
+            locks: HashMap::new(),
+        };
+        let (held, delegation, examining) = (Mutex::new(held), Mutex::default(), tokio::sync::Mutex::default());
+        let open = Arc::new(OpenState { id, fh, owner, access, deny, cred, held, delegation, examining });
         table.1.insert(id, Arc::downgrade(&open));
         open
     }
@@ -109,8 +133,18 @@ impl OpenState {
         let held = self.held.lock();
         match held.lost {
             _ if held.closed => Err(Error::Argument("the file is closed".into())),
-            Some(status) => Err(Error::StateLost { status }),
+            Some((what, status)) => Err(Error::StateLost { what, status }),
             None => Ok((held.stateid, held.generation)),
+        }
+    }
+
+    /// The stateid for I/O of a lock-owner: that of its locks while it has any, whatever version of it is current, so
+    /// that the loss of a lock is seen by the next READ or WRITE (RFC 8881 sections 8.2.5 and 9.1.2).
+    pub(crate) fn io_stateid(&self, owner: &[u8], open_stateid: Stateid) -> Stateid {
+        let held = self.held.lock();
+        match held.locks.get(owner) {
+            Some(lock) if !lock.ranges.is_empty() => Stateid { seqid: 0, ..lock.stateid },
+            _ => open_stateid,
         }
     }
 
@@ -118,6 +152,11 @@ impl OpenState {
     pub(crate) fn closing_stateid(&self) -> Option<Stateid> {
         let held = self.held.lock();
         (!held.closed).then_some(held.stateid)
+    }
+
+    /// A CLOSE is about to be sent.
+    pub(crate) fn begin_close(&self) {
+        self.held.lock().closing = true;
     }
 
     /// Whether the file was closed.
@@ -135,15 +174,25 @@ impl OpenState {
         self.held.lock().locks.get(owner).cloned()
     }
 
-    /// Notes a change of the lock state that the server confirmed.
-    pub(crate) fn update_lock(&self, owner: &Bytes, stateid: Stateid, change: impl FnOnce(&mut Ranges)) {
+    /// Notes a change of the lock state that the server confirmed to a request of this generation. False when the state
+    /// was replaced since: by what was known before, so the change is to be asked for again.
+    pub(crate) fn update_lock(
+        &self,
+        owner: &Bytes,
+        (stateid, generation): (Stateid, u64),
+        change: impl FnOnce(&mut Ranges),
+    ) -> bool {
         let mut held = self.held.lock();
+        if held.generation != generation {
+            return false;
+        }
         let lock = held.locks.entry(owner.clone()).or_insert_with(|| LockHeld { stateid, ranges: Ranges::default() });
         // Replies overtake each other; of one state the higher seqid is the later (RFC 8881 section 8.2.2).
         if lock.stateid.other != stateid.other || stateid.seqid.wrapping_sub(lock.stateid.seqid) < 1 << 31 {
             lock.stateid = stateid;
         }
         change(&mut lock.ranges);
+        true
     }
 
     /// The delegation that came with it.
@@ -155,16 +204,46 @@ impl OpenState {
         *self.delegation.lock() = delegation;
     }
 
-    fn lose(&self, status: Status) {
-        self.held.lock().lost = Some(status);
+    fn lose(&self, inner: &Inner, what: Lost, status: Status) {
+        let mut held = self.held.lock();
+        if held.lost.is_none() {
+            held.lost = Some((what, status));
+            tracing::warn!(server = %inner.config.server, %status, "{what} of an open file is lost");
+        }
     }
 
-    fn reestablished(&self, stateid: Stateid) {
+    /// What its holder relies on that others may not do meanwhile, if anything.
+    fn guard(&self) -> Option<Lost> {
+        let held = self.held.lock();
+        match held.locks.values().any(|l| !l.ranges.is_empty()) {
+            true => Some(Lost::Lock),
+            false => (self.deny != share::DENY_NONE).then_some(Lost::Share),
+        }
+    }
+
+    /// It is known under this stateid now; the generation that this begins. `expected`: unless something else replaced
+    /// the stateid since that generation.
+    fn reestablished(&self, stateid: Stateid, expected: Option<u64>) -> Option<u64> {
         let mut held = self.held.lock();
+        if expected.is_some_and(|generation| generation != held.generation) {
+            return None;
+        }
         held.stateid = stateid;
         held.generation += 1;
-        held.lost = None;
-        held.reopen = false;
+        held.owed = None;
+        Some(held.generation)
+    }
+
+    /// The server revoked everything: there is nothing to reclaim. To be opened anew.
+    fn revoked(&self) {
+        self.held.lock().owed = Some(Status::EXPIRED);
+        if let Some(delegation) = self.delegation() {
+            delegation.lose();
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.held.lock().lost.is_some()
     }
 
     fn open_op(&self, claim: OpenClaim) -> ArgOp {
@@ -184,7 +263,8 @@ impl OpenState {
     }
 
     fn request(&self, ops: Vec<ArgOp>, session: Option<&Arc<Session>>) -> Request {
-        Request { cred: self.cred.clone(), internal: session.map(Arc::clone), ..Request::new(ops) }
+        // Kept by the server, so that a retry over another connection gets the answer.
+        Request { cache: true, cred: self.cred.clone(), internal: session.map(Arc::clone), ..Request::new(ops) }
     }
 
     /// Opens the file again under its old handle; the new stateid.
@@ -194,11 +274,15 @@ impl OpenState {
         session: Option<&Arc<Session>>,
         claim: OpenClaim,
     ) -> Result<Result<Stateid, Status>> {
+        let reclaim = matches!(claim, OpenClaim::Previous(_));
         let ops = vec![ArgOp::PutFh(PutFhArgs { object: self.fh.clone() }), self.open_op(claim)];
-        let res = inner.execute_patiently(self.request(ops, session)).await?;
+        let res = match own_failure(inner.execute_patiently(self.request(ops, session)).await)? {
+            Ok(res) => res,
+            Err(status) => return Ok(Err(status)),
+        };
         Ok(match res.results.last() {
             Some(ResOp::Open(Ok(ok))) => {
-                match (self.delegation(), deleg::granted(&ok.delegation)) {
+                match (self.delegation().filter(|_| reclaim), deleg::granted(&ok.delegation)) {
                     (Some(delegation), got) => delegation.reclaimed(got),
                     // Not asked for.
                     (None, Some((stateid, ..))) => inner.delegations.recall(inner, self.fh.clone(), stateid),
@@ -212,15 +296,27 @@ impl OpenState {
 
     /// Reclaims locks. When one cannot be had back, somebody else may change what it protected: the open counts as
     /// lost.
-    async fn reclaim_locks(&self, inner: &Arc<Inner>, session: &Arc<Session>, stateid: Stateid) -> Result<()> {
-        if !self.relock(inner, session, stateid).await? {
-            tracing::warn!(server = %inner.config.server, "locks of an open file are lost");
-            self.lose(Status::RECLAIM_BAD);
+    async fn reclaim_locks(
+        &self,
+        inner: &Arc<Inner>,
+        session: &Arc<Session>,
+        (stateid, generation): (Stateid, u64),
+    ) -> Result<()> {
+        let relocked = self.relock(inner, session, (stateid, generation)).await?;
+        // A request that was built meanwhile has the new stateid of the open and old ones of locks.
+        self.held.lock().generation += 1;
+        if let Err(status) = relocked {
+            self.lose(inner, Lost::Lock, status);
         }
         Ok(())
     }
 
-    async fn relock(&self, inner: &Arc<Inner>, session: &Arc<Session>, stateid: Stateid) -> Result<bool> {
+    async fn relock(
+        &self,
+        inner: &Arc<Inner>,
+        session: &Arc<Session>,
+        (stateid, generation): (Stateid, u64),
+    ) -> Result<Result<(), Status>> {
         let locks: Vec<_> = self.held.lock().locks.iter().map(|(o, l)| (o.clone(), l.clone())).collect();
         for (owner, held) in locks {
             let mut known: Option<Stateid> = None;
@@ -242,21 +338,48 @@ impl OpenState {
                     locker,
                 };
                 let ops = vec![ArgOp::PutFh(PutFhArgs { object: self.fh.clone() }), ArgOp::Lock(lock)];
-                let res = inner.execute_patiently(self.request(ops, Some(session))).await?;
+                let res = match own_failure(inner.execute_patiently(self.request(ops, Some(session))).await)? {
+                    Ok(res) => res,
+                    Err(status) => return Ok(Err(status)),
+                };
                 match res.results.last() {
                     Some(ResOp::Lock(LockRes::Ok(stateid))) => known = Some(*stateid),
-                    _ => return Ok(false),
+                    _ => return Ok(Err(res.status)),
                 }
             }
             match known {
-                Some(stateid) => self.update_lock(&owner, stateid, |_| {}),
+                Some(stateid) => {
+                    self.update_lock(&owner, (stateid, generation), |_| {});
+                }
                 None => {
                     self.held.lock().locks.remove(&owner);
                 }
             }
         }
-        Ok(true)
+        Ok(Ok(()))
     }
+}
+
+/// What went wrong with a request about one open: the open's own misfortune, as a status, or (the outer error) one of
+/// the session or of the whole client.
+fn own_failure<T>(done: Result<T>) -> Result<Result<T, Status>> {
+    match done {
+        Ok(done) => Ok(Ok(done)),
+        // The user's credential is refused: others may go on.
+        Err(Error::Auth(_)) => Ok(Err(Status::ACCESS)),
+        Err(Error::Argument(_)) => Ok(Err(Status::INVAL)),
+        Err(Error::Protocol(_) | Error::OutcomeUnknown { .. }) => Ok(Err(Status::SERVERFAULT)),
+        Err(Error::Status { status, .. }) if !matches!(status, Status::BADSESSION | Status::DEADSESSION) => {
+            Ok(Err(status))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The server revoked all state of this client (RFC 8881 section 18.46.3, EXPIRED_ALL_STATE_REVOKED): whatever it would
+/// take for a reclaim is not to be reclaimed, since others may have had it.
+pub(crate) fn all_revoked(inner: &Inner) {
+    inner.opens.all().iter().for_each(|open| open.revoked());
 }
 
 /// Reclaims every open and its locks after the client ID changed (RFC 8881 section 8.4.2.1). What the server refuses to
@@ -267,18 +390,21 @@ impl OpenState {
 /// When the session went away again meanwhile: everything is to be done once more.
 pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> Result<()> {
     for open in inner.opens.all() {
-        if open.is_closed() {
+        if open.is_closed() || open.held.lock().owed.is_some() {
             continue;
         }
         let held = open.delegation().map_or(DelegationType::NONE, |d| d.claim());
         let previous = OpenClaim::Previous(held);
         match open.reopen(inner, Some(session), previous).await? {
             Ok(stateid) => {
-                open.reestablished(stateid);
-                open.reclaim_locks(inner, session, stateid).await?;
+                if let Some(generation) = open.reestablished(stateid, None)
+                    && !open.is_lost()
+                {
+                    open.reclaim_locks(inner, session, (stateid, generation)).await?;
+                }
             }
-            Err(_) => {
-                open.held.lock().reopen = true;
+            Err(status) => {
+                open.held.lock().owed = Some(status);
                 if let Some(delegation) = open.delegation() {
                     delegation.lose();
                 }
@@ -289,66 +415,152 @@ pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> R
 }
 
 /// Opens anew what could not be reclaimed: the server did not restart but has dropped us, or its grace period is over.
-/// Only after RECLAIM_COMPLETE, before which such an OPEN is answered by GRACE (RFC 8881 section 18.51.3). Files are as
-/// good as before by that; locks only if they can be had again, and even then somebody may have held them in between,
-/// so a file with locks counts as lost.
+/// Only after RECLAIM_COMPLETE, before which such an OPEN is answered by GRACE (RFC 8881 section 18.51.3). Plain opens
+/// are as good as before by that, guarded ones are lost.
 ///
 /// # Errors
 ///
 /// As [`reclaim_all`].
 pub(crate) async fn reopen_all(inner: &Arc<Inner>, session: &Arc<Session>) -> Result<()> {
     for open in inner.opens.all() {
-        if open.is_closed() || !open.held.lock().reopen {
-            continue;
-        }
-        match open.reopen(inner, Some(session), OpenClaim::Fh).await? {
-            Ok(stateid) => {
-                let had_locks = open.held.lock().locks.values().any(|l| l.ranges.iter().next().is_some());
-                open.reestablished(stateid);
-                open.held.lock().locks.clear();
-                if had_locks {
-                    tracing::warn!(server = %inner.config.server, "locks of an open file are lost");
-                    open.lose(Status::RECLAIM_BAD);
-                }
-            }
-            Err(status) => {
-                tracing::warn!(server = %inner.config.server, %status, "an open file could not be re-established");
-                open.lose(status);
-            }
+        let owed = open.held.lock().owed;
+        match owed {
+            Some(status) if !open.is_closed() => open.anew(inner, Some(session), (None, status)).await?,
+            _ => {}
         }
     }
     Ok(())
 }
 
-/// Asks which stateids were revoked and acknowledges the loss (RFC 8881 sections 18.38 and 18.48).
-pub(crate) async fn test_all(inner: &Arc<Inner>) -> Result<()> {
-    for open in inner.opens.all() {
-        let mut stateids: Vec<Stateid> = vec![open.held.lock().stateid];
-        stateids.extend(open.held.lock().locks.values().map(|l| l.stateid));
-        let delegation = open.delegation().and_then(|d| Some((d.to_test()?, d)));
-        stateids.extend(delegation.iter().map(|(stateid, _)| *stateid));
-        let test = ArgOp::TestStateid(TestStateidArgs { stateids: stateids.clone() });
-        let res = inner.execute_patiently(open.request(vec![test], None)).await?;
-        let Some(ResOp::TestStateid(Ok(ok))) = res.results.first() else { continue };
-        for (stateid, status) in stateids.iter().zip(&ok.status_codes) {
-            if !matches!(*status, Status::EXPIRED | Status::ADMIN_REVOKED | Status::DELEG_REVOKED) {
-                continue;
+impl OpenState {
+    /// Opens it anew after its stateid was lost for the reason `why`, or counts it as lost. `generation`: that of the
+    /// stateid which was lost.
+    async fn anew(
+        &self,
+        inner: &Arc<Inner>,
+        session: Option<&Arc<Session>>,
+        (generation, why): (Option<u64>, Status),
+    ) -> Result<()> {
+        let lost = match self.guard() {
+            Some(what) => (what, why),
+            None if self.is_lost() => return Ok(()),
+            None => match self.reopen(inner, session, OpenClaim::Fh).await? {
+                Ok(stateid) => {
+                    let mut held = self.held.lock();
+                    if generation.is_none_or(|generation| generation == held.generation) {
+                        held.locks.clear();
+                    }
+                    drop(held);
+                    self.reestablished(stateid, generation);
+                    return Ok(());
+                }
+                Err(status) => (Lost::Open, status),
+            },
+        };
+        self.held.lock().owed = None;
+        self.lose(inner, lost.0, lost.1);
+        Ok(())
+    }
+}
+
+/// What one stateid of an open is.
+enum Of {
+    Open,
+    Lock(Bytes),
+    Delegation(Arc<Delegation>),
+}
+
+/// Whether a stateid of which a server says this is of no use any more.
+fn is_gone(status: Status) -> bool {
+    classify(status) == Class::StateLost
+}
+
+/// Whether the server remembers a stateid for no other reason than that its loss was not acknowledged.
+pub(crate) fn is_revoked(status: Status) -> bool {
+    matches!(status, Status::EXPIRED | Status::ADMIN_REVOKED | Status::DELEG_REVOKED)
+}
+
+/// FREE_STATEID: acknowledges the loss of a stateid (RFC 8881 section 18.38).
+pub(crate) async fn acknowledge(inner: &Arc<Inner>, stateid: Stateid) -> Result<()> {
+    let free = ArgOp::FreeStateid(FreeStateidArgs { stateid });
+    inner.execute_patiently(Request::new(vec![free])).await.map(drop)
+}
+
+/// Asks what is left of an open, acknowledges what was revoked (RFC 8881 sections 18.38 and 18.48), and opens it anew or
+/// counts it as lost. Whether anything was gone.
+///
+/// # Errors
+///
+/// When the server cannot be asked.
+pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool> {
+    let _one_at_a_time = open.examining.lock().await;
+    let (generation, mut asked) = {
+        let held = open.held.lock();
+        if held.closed || held.closing || held.lost.is_some() {
+            return Ok(false);
+        }
+        let locks = held.locks.iter().map(|(owner, l)| (l.stateid, Of::Lock(owner.clone())));
+        let asked: Vec<_> = std::iter::once((held.stateid, Of::Open)).chain(locks).collect();
+        (held.generation, asked)
+    };
+    asked.extend(open.delegation().and_then(|d| Some((d.to_test()?, Of::Delegation(d)))));
+    let stateids = asked.iter().map(|(stateid, _)| *stateid).collect();
+    let test = ArgOp::TestStateid(TestStateidArgs { stateids });
+    let res = inner.execute_patiently(open.request(vec![test], None)).await?;
+    let Some(ResOp::TestStateid(Ok(ok))) = res.results.first() else { return Ok(false) };
+    let (mut found, mut of_open, mut of_lock) = (false, None, None);
+    for ((stateid, of), status) in asked.iter().zip(&ok.status_codes) {
+        if !is_gone(*status) {
+            continue;
+        }
+        found = true;
+        match of {
+            Of::Open => of_open = Some(*status),
+            Of::Lock(owner) => {
+                let mut held = open.held.lock();
+                if held.generation == generation {
+                    let ranges = held.locks.get(owner).is_some_and(|l| !l.ranges.is_empty());
+                    // A lock state without locks protects nothing.
+                    if ranges {
+                        of_lock = Some(*status);
+                    } else {
+                        held.locks.remove(owner);
+                    }
+                }
             }
-            match &delegation {
-                // The open goes on without it (RFC 8881 section 10.4.6).
-                Some((of_delegation, delegation)) if of_delegation == stateid => delegation.lose(),
-                _ => open.lose(*status),
-            }
-            let free = ArgOp::FreeStateid(FreeStateidArgs { stateid: *stateid });
-            inner.execute_patiently(open.request(vec![free], None)).await?;
+            // The open goes on without it (RFC 8881 section 10.4.6).
+            Of::Delegation(delegation) => delegation.lose_if(*stateid),
+        }
+        if is_revoked(*status) {
+            acknowledge(inner, *stateid).await?;
         }
     }
-    Ok(())
+    if open.generation() != generation || open.held.lock().closing || open.is_closed() {
+        return Ok(found);
+    }
+    match (of_lock, of_open) {
+        (Some(status), _) => open.lose(inner, Lost::Lock, status),
+        // Somebody decided that this client is not to have it.
+        (None, Some(Status::ADMIN_REVOKED)) => open.lose(inner, Lost::Open, Status::ADMIN_REVOKED),
+        (None, Some(status)) => open.anew(inner, None, (Some(generation), status)).await?,
+        (None, None) => {}
+    }
+    Ok(found)
+}
+
+/// [`examine`]s every open; whether anything was gone.
+pub(crate) async fn examine_all(inner: &Arc<Inner>) -> Result<bool> {
+    let mut found = false;
+    for open in inner.opens.all() {
+        found |= examine(inner, &open).await?;
+    }
+    Ok(found)
 }
 
 /// Closes what is still open, before the client ID is destroyed.
 pub(crate) async fn close_all(inner: &Arc<Inner>) {
     for open in inner.opens.all() {
+        open.begin_close();
         if let Some(stateid) = open.closing_stateid() {
             let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: stateid });
             let ops = vec![ArgOp::PutFh(PutFhArgs { object: open.fh.clone() }), close];

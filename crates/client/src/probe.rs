@@ -45,10 +45,9 @@ pub struct Versions {
 /// When it cannot be reached, or hangs up.
 pub async fn versions(config: &ClientConfig) -> Result<Versions> {
     let stream = links::dial(config).await?;
-    let (read, write) = stream.into_split();
     let shared = std::sync::Arc::new(dhow_net::NetShared::default());
     let options = dhow_net::ConnOptions::default();
-    let (conn, driver) = dhow_net::Connection::new(read, write, None, &options, shared);
+    let (conn, driver) = stream.connect(&options, shared);
     let reader = tokio::spawn(async move { driver.run(&dhow_net::NoCalls).await });
     let asked = tokio::time::timeout(config.connect_timeout, ask_versions(&conn)).await;
     conn.close(dhow_net::CloseReason::Local("probe done"));

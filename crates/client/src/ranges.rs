@@ -59,6 +59,10 @@ impl Ranges {
         self.0 = kept;
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Range> {
         self.0.iter()
     }

@@ -1,4 +1,41 @@
 //! Carries out what the recovery state machine asks for: client ID, session, reclaims. One task for each client.
+//!
+//! # What is done about lost state
+//!
+//! Owners: `dhow_session::recovery` decides about client ID and session, this module sends what it asks for, `opens`
+//! knows opens, locks and what became of them, `deleg` delegations. *Plain* and *guarded* opens: see `opens`. Errors
+//! name what is lost ([`Error::StateLost`] with [`Lost`](crate::Lost)) and stay until the file is closed; nothing that was
+//! lost is ever had again behind the caller's back unless that makes no difference to what the caller relies on.
+//!
+//! | The server says | Session, client ID | Opens and locks | Delegations | The caller sees |
+//! |---|---|---|---|---|
+//! | BADSESSION, DEADSESSION | new session of the same client ID | left as they are | left | nothing; OutcomeUnknown for a request that may have been done and must not be done twice |
+//! | STALE_CLIENTID, or a client ID that is another one (a restart; or it dropped us) | new client ID and session; RECLAIM_COMPLETE | reclaimed (CLAIM_PREVIOUS, LOCK with reclaim) | reclaimed with their opens | nothing |
+//! | RESTART_RECLAIM_NEEDED, STALE_STATEID (restarted, session kept) | kept; RECLAIM_COMPLETE | reclaimed | reclaimed | nothing |
+//! | any refusal of a reclaim: NO_GRACE, RECLAIM_BAD, RECLAIM_CONFLICT, STALE, the credential | — | plain: opened anew by handle after RECLAIM_COMPLETE; guarded, or refused again: lost | lost | StateLost with the server's reason |
+//! | EXPIRED_ALL_STATE_REVOKED | new client ID under a new verifier | nothing is reclaimed; plain: opened anew; guarded: lost | lost | StateLost (EXPIRED) |
+//! | EXPIRED_SOME_STATE_REVOKED, ADMIN_STATE_REVOKED, RECALLABLE_STATE_REVOKED | kept | all are tested (TEST_STATEID), the revoked acknowledged (FREE_STATEID), then as the next two rows; again after 1 s and, while nothing is found, ever more seldom | lost | as the next two rows |
+//! | EXPIRED, BAD_STATEID, DELEG_REVOKED of one stateid | kept | plain: opened anew; guarded: lost | lost; the open goes on | StateLost |
+//! | ADMIN_REVOKED of one stateid | kept | lost, plain or not: somebody decided so | lost | StateLost |
+//! | OLD_STATEID | kept | asked again with seqid 0, the newest | — | nothing |
+//! | GRACE, DELAY | kept | asked again, for up to 300 s of waiting | — | nothing, then the status |
+//! | CONN_NOT_BOUND_TO_SESSION | the connection is bound again | — | — | nothing |
+//! | SEQ_MISORDERED to SEQUENCE | the slot is not used any more; without slots, another session | — | — | nothing; OutcomeUnknown where an earlier transmission is in doubt |
+//! | SEQ_MISORDERED to CREATE_SESSION | new client ID under a new verifier | as after a refused reclaim | | |
+//! | BACKCHANNEL_FAULT | no new requests, what is out ends, DESTROY_SESSION, new session | left | left | nothing |
+//! | CB_PATH_DOWN, CB_PATH_DOWN_SESSION | the connection is bound to the back channel, every 5 s at most | left | subject to revocation | nothing |
+//! | LEASE_MOVED, CB_GSS_…, DEVID_… | nothing: moved filesystems, GSS and pNFS are not followed | | | MOVED from what has moved |
+//!
+//! A lock or an open with DENY that was granted by an answer older than a lease, or while state was being lost, is tested
+//! before the caller hears of it. I/O of a lock-owner carries the stateid of its locks, so that a lock that is lost by
+//! itself stops the next READ or WRITE. A copy that runs at the server is lost with the client ID (CopyLost).
+//!
+//! Unstable data is not kept here: what was not committed under the verifier of its WRITE is for the caller to write
+//! again ([`Error::WritesLost`]; [`File::commit`](crate::File::commit) returns the verifier). COMMIT of a lost open is
+//! refused by StateLost, so that nobody takes it for done.
+//!
+//! What goes wrong with one open (its user's credential is refused, its reply makes no sense) is that open's loss; the
+//! client ends only when client ID or session cannot be had at all.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,6 +64,13 @@ const CACHED: u32 = 4096;
 const MAX_OPS: u32 = 64;
 /// Callbacks in flight that are offered.
 const BACK_SLOTS: u32 = 16;
+
+/// How long stateids are not tested again after they were, at first and at last.
+const REVOKED_AGAIN: Duration = Duration::from_secs(1);
+const REVOKED_SELDOM: Duration = Duration::from_secs(64);
+
+/// How long a session that was given up waits for the answers that are still due in it.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs until the client is closed.
 pub(crate) async fn run(inner: Weak<Inner>) {
@@ -131,6 +175,10 @@ fn exchanged(inner: &Inner, ok: &ExchangeIdOk) -> Result<After> {
     let mut state = inner.state.lock();
     if !(identity.confirmed && state.recovery.clientid() == Some(identity.clientid)) {
         state.drop_further();
+        // Nothing is known to the server under the new client ID, copies neither: nobody would tell of their end.
+        inner.state_lost();
+        inner.offloads.lose_all();
+        state.abandoned = None;
     }
     Ok(state.recovery.exchanged(Ok(identity)))
 }
@@ -225,7 +273,21 @@ pub(crate) fn session(
     Arc::new(Session { epoch, id, minor, fore, back })
 }
 
+/// Destroys the session that was given up, once the requests in it have had their answers (RFC 8881 section 18.46.3,
+/// BACKCHANNEL_FAULT). A server that leaves them unanswered is left with it.
+async fn destroy_abandoned(inner: &Arc<Inner>) {
+    let Some(session) = inner.state.lock().abandoned.take() else { return };
+    let drained = async {
+        while inner.state.lock().pool.table(session.epoch).busy() > 0 {
+            tokio::time::sleep(DRAIN / 100).await;
+        }
+    };
+    let _ = tokio::time::timeout(DRAIN, drained).await;
+    sessions::destroy(inner, &session).await;
+}
+
 async fn create(inner: &Arc<Inner>, client_id: ClientId, sequence: u32) -> Result<After> {
+    destroy_abandoned(inner).await;
     let conn = connection(inner).await?;
     let (id, fore, back) = match create_session(inner, &conn, client_id, sequence).await? {
         Created::Session { id, fore, back } => (id, fore, back),
@@ -325,13 +387,21 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
 
 /// Looks after revoked state whenever the server says that there is some.
 pub(crate) async fn watch_revoked(inner: Weak<Inner>) {
+    let mut pause = REVOKED_AGAIN;
     loop {
         let Some(strong) = inner.upgrade().filter(|i| !i.is_closed()) else { return };
         strong.revoked.notified().await;
-        if let Err(e) = opens::test_all(&strong).await {
-            tracing::debug!(error = %e, "cannot test stateids");
-        }
-        // The flag stays set until all is acknowledged: do not ask after each reply.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The flag stays set until all is acknowledged: do not ask after each reply, and the less so when it is about
+        // nothing that is known here.
+        pause = match opens::examine_all(&strong).await {
+            Ok(true) => REVOKED_AGAIN,
+            Ok(false) => (pause * 2).min(REVOKED_SELDOM),
+            Err(e) => {
+                tracing::debug!(error = %e, "cannot test stateids");
+                REVOKED_AGAIN
+            }
+        };
+        drop(strong);
+        tokio::time::sleep(pause).await;
     }
 }

@@ -14,7 +14,9 @@
 //!
 //! Nothing here prints. A new file is written under a temporary name (`.name.dhow-XXXXXXXX`) in the directory where
 //! it will be and renamed when it is complete, so that its final name never leads to half a file; on failure, or when
-//! the caller stops the copy, the temporary name is removed.
+//! the caller stops the copy, the temporary name is removed. One that is killed may leave it behind. The names are drawn
+//! at random and never used again, so that two copies to one name cannot meet; hence nobody can tell a leftover from a copy
+//! that is under way, and none is removed unasked.
 
 mod costs;
 mod endpoint;

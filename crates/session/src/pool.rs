@@ -143,6 +143,13 @@ impl Pool {
         removed
     }
 
+    /// A further session takes no more requests, and is to be destroyed when the last one has ended. False when it is
+    /// none, or gone.
+    pub fn retire(&mut self, epoch: Epoch) -> bool {
+        let member = self.further.iter_mut().find(|m| m.table.epoch() == epoch);
+        member.map(|m| m.retiring = true).is_some()
+    }
+
     /// The client ID is gone, and all further sessions with it. What the server refused to that one it may give to the
     /// next.
     pub fn remove_further(&mut self) {

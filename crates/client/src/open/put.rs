@@ -11,6 +11,7 @@
 //! | RENAME | the passing name is removed |
 //! | the connection | nothing: the same request is asked for again in its slot |
 //! | the session, with the request in it; the caller's time | nobody knows how far it came: the passing name is removed if it is there, after the server can be reached again |
+//! | this process, before it knows | the passing name may stay: whole or in part, closed by the server at the latest with the lease. Nobody can tell it from that of a put which is under way, so nothing removes it unasked; whoever chooses passing names should make them known by their form |
 
 use std::time::Duration;
 

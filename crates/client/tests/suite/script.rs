@@ -7,7 +7,7 @@ use dhow_proto::v4::ops::*;
 use dhow_proto::v4::{
     ArgOp, ClientId, CompoundArgs, CompoundRes, FileHandle, ResOp, SessionId, Status, Verifier, cbtable,
 };
-use dhow_rpc::{CallHeader, Credential, ReplyHeader};
+use dhow_rpc::{AuthStat, CallHeader, Credential, ReplyHeader, denied_reply};
 use dhow_xdr::{Decode, Encode, Reader, Writer};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -19,6 +19,10 @@ use tokio::net::{TcpListener, TcpStream};
 pub enum Act {
     /// Answer the operations after SEQUENCE, which succeeds.
     Ops(Vec<ResOp>),
+    /// As `Ops`, with these status flags in the answer to SEQUENCE.
+    Flagged(u32, Vec<ResOp>),
+    /// Refuse the call by RPC.
+    Denied(AuthStat),
     /// Answer SEQUENCE with an error.
     Sequence(Status),
     /// Answer with these bytes in place of the whole COMPOUND result.
@@ -164,6 +168,15 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Log>) {
                 answer(&req, results).encode(&mut body);
                 write_record(&mut write, &body.into_bytes()).await;
             }
+            Act::Flagged(flags, results) => {
+                let mut res = answer(&req, results);
+                if let Some(ResOp::Sequence(Ok(ok))) = res.results.first_mut() {
+                    ok.status_flags = flags;
+                }
+                res.encode(&mut body);
+                write_record(&mut write, &body.into_bytes()).await;
+            }
+            Act::Denied(why) => write_record(&mut write, &denied_reply(header.xid, why).to_bytes()).await,
             Act::CallBack(..) => unreachable!("made bytes above"),
             Act::CallBackBytes(op, results) => {
                 let n = log.callbacks.lock().unwrap().len() as u32 + 1;

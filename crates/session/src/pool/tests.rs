@@ -145,6 +145,7 @@ fn simulate(writers: usize, granted: u32, rtt: Duration, time: Duration) -> Run 
     let mut out: std::collections::BTreeMap<(u64, u32), Ticket> = Default::default();
     let mut waiting: VecDeque<Time> = (0..writers).map(|_| Time::ZERO).collect();
     let (mut now, mut order, mut next, mut executed, mut most_out) = (Time::ZERO, 0, 2, 0, 0);
+    let mut look = Time::ZERO;
     loop {
         while !waiting.is_empty()
             && let Some(t) = p.acquire()
@@ -164,7 +165,11 @@ fn simulate(writers: usize, granted: u32, rtt: Duration, time: Duration) -> Run 
                     events.push(std::cmp::Reverse((now + rtt * (1 + i as u32), order, Event::Session)));
                 }
             }
-            Advice::Wait(at) if at > now => events.push(std::cmp::Reverse((at, order, Event::Look))),
+            // One look is enough, unless an earlier one is wanted.
+            Advice::Wait(at) if at > now && (look <= now || at < look) => {
+                look = at;
+                events.push(std::cmp::Reverse((at, order, Event::Look)));
+            }
             _ => {}
         }
         let Some(std::cmp::Reverse((at, _, event))) = events.pop() else { break };

@@ -1,0 +1,761 @@
+//! State that the server lost or revoked, one status and one flag after the other, against a server that does as told:
+//! the table in `recover.rs` (RFC 8881 sections 2.10.13, 8.4, 8.5, 15.1, 18.38, 18.46.3, 18.48).
+
+use crate::common::config;
+use crate::script::{Act, Req, Scripted, default_result, start};
+use bytes::Bytes;
+use dhow_client::v4::ops::*;
+use dhow_client::v4::{
+    Ace, ArgOp, ClientId, DelegationType, OpNum, ResOp, StableHow, Stateid, Status, TO_EOF, Verifier,
+};
+use dhow_client::{
+    CallOptions, Client, CopyBegun, CopyOptions, Create, DelegationState, Error, File, Lost, OpenOptions,
+    WantDelegation,
+};
+use dhow_rpc::AuthStat;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the server does with one operation that comes.
+enum Once {
+    Status(Status),
+    HangUp,
+    Denied,
+}
+
+/// A server of one client with files of any name, whose state can be revoked.
+#[derive(Default)]
+struct Fake {
+    /// Every operation, in order.
+    seen: Vec<ArgOp>,
+    /// Stateids given so far.
+    given: u8,
+    clients: u64,
+    /// What stateids answer that are good no more.
+    gone: HashMap<[u8; 12], Status>,
+    flags: u32,
+    /// The flags go when the last of `gone` was acknowledged.
+    flags_go: bool,
+    /// Only the next such operation.
+    once: Vec<(OpNum, Once)>,
+    /// Of the next SEQUENCEs of requests with operations.
+    sequence: VecDeque<Status>,
+    reclaims: Option<Status>,
+    lock_reclaims: Option<Status>,
+    anew: Option<Status>,
+    /// Every stateid that was given is unknown when it is used.
+    forgets: bool,
+    delegates: bool,
+}
+
+type Shared = Arc<Mutex<Fake>>;
+
+fn ok_or<T>(status: Option<Status>, ok: T) -> Result<T, Status> {
+    status.map_or(Ok(ok), Err)
+}
+
+impl Fake {
+    fn stateid(&mut self) -> Stateid {
+        self.given += 1;
+        Stateid { seqid: 1, other: [self.given; 12] }
+    }
+
+    fn check(&self, stateid: &Stateid) -> Option<Status> {
+        match self.gone.get(&stateid.other) {
+            Some(status) => Some(*status),
+            None => (self.forgets && !stateid.is_special()).then_some(Status::BAD_STATEID),
+        }
+    }
+
+    fn result(&mut self, op: &ArgOp) -> ResOp {
+        match op {
+            ArgOp::ExchangeId(_) => {
+                self.clients += 1;
+                let Some(ResOp::ExchangeId(Ok(ok))) = default_result(op) else { unreachable!() };
+                ResOp::ExchangeId(Ok(ExchangeIdOk { client_id: ClientId(self.clients), ..ok }))
+            }
+            ArgOp::Open(args) => {
+                let refused = match args.claim {
+                    OpenClaim::Previous(_) => self.reclaims,
+                    OpenClaim::Fh => self.anew,
+                    _ => None,
+                };
+                if let Some(status) = refused {
+                    return ResOp::Open(Err(status));
+                }
+                let stateid = self.stateid();
+                let wanted = args.share_access & share::WANT_READ_DELEG != 0;
+                let reclaimed = matches!(args.claim, OpenClaim::Previous(DelegationType::READ));
+                let delegation = if self.delegates && (wanted || reclaimed) {
+                    let permissions = Ace { ace_type: 0, flags: 0, mask: 0, who: Bytes::new() };
+                    Delegation::Read(ReadDelegation { stateid: self.stateid(), recall: false, permissions })
+                } else {
+                    Delegation::None
+                };
+                let (cinfo, attrset) = Default::default();
+                ResOp::Open(Ok(OpenOk { stateid, cinfo, rflags: 0, attrset, delegation }))
+            }
+            ArgOp::Write(a) => ResOp::Write(ok_or(
+                self.check(&a.stateid),
+                WriteOk { count: a.data.len() as u32, committed: a.stable, verifier: Verifier([1; 8]) },
+            )),
+            ArgOp::Read(a) => {
+                ResOp::Read(ok_or(self.check(&a.stateid), ReadOk { eof: true, data: Bytes::from_static(b"x") }))
+            }
+            ArgOp::Lock(a) => {
+                let known = match &a.locker {
+                    Locker::New(new) => self.check(&new.open_stateid),
+                    Locker::Existing(held) => self.check(&held.lock_stateid),
+                };
+                match known.or(self.lock_reclaims.filter(|_| a.reclaim)) {
+                    Some(status) => ResOp::Lock(LockRes::Err(status)),
+                    None => ResOp::Lock(LockRes::Ok(match &a.locker {
+                        Locker::New(_) => self.stateid(),
+                        Locker::Existing(held) => Stateid { seqid: held.lock_stateid.seqid + 1, ..held.lock_stateid },
+                    })),
+                }
+            }
+            ArgOp::Locku(a) => {
+                ResOp::Locku(ok_or(self.check(&a.lock_stateid), LockuOk { lock_stateid: a.lock_stateid }))
+            }
+            ArgOp::Close(a) if !a.open_stateid.is_special() && self.check(&a.open_stateid).is_some() => {
+                ResOp::error(OpNum::CLOSE, self.check(&a.open_stateid).unwrap())
+            }
+            ArgOp::TestStateid(a) => {
+                let codes = a.stateids.iter().map(|s| self.check(s).unwrap_or(Status::OK)).collect();
+                ResOp::TestStateid(Ok(TestStateidOk { status_codes: codes }))
+            }
+            ArgOp::FreeStateid(a) => {
+                self.gone.insert(a.stateid.other, Status::BAD_STATEID);
+                let revoked = |s: &Status| *s != Status::BAD_STATEID;
+                if self.flags_go && !self.gone.values().any(revoked) {
+                    self.flags = 0;
+                }
+                ResOp::FreeStateid(Ok(()))
+            }
+            ArgOp::Delegreturn(a) => ResOp::Delegreturn(ok_or(self.check(&a.stateid), ())),
+            ArgOp::Copy(_) => {
+                let callback_id = vec![self.stateid()];
+                let (count, committed, verifier) = (0, StableHow::UNSTABLE, Verifier([1; 8]));
+                let response = WriteResponse { callback_id, count, committed, verifier };
+                let requirements = CopyRequirements { consecutive: true, synchronous: false };
+                ResOp::Copy(CopyRes::Ok(CopyOk { response, requirements }))
+            }
+            op => default_result(op).unwrap_or_else(|| ResOp::error(op.op(), Status::NOTSUPP)),
+        }
+    }
+
+    fn act(&mut self, req: &Req) -> Act {
+        if req.sequence.is_some()
+            && !req.ops.is_empty()
+            && let Some(status) = self.sequence.pop_front()
+        {
+            return Act::Sequence(status);
+        }
+        let mut results = Vec::new();
+        for op in &req.ops {
+            self.seen.push(op.clone());
+            let once = self.once.iter().position(|(at, _)| *at == op.op()).map(|at| self.once.remove(at).1);
+            let res = match once {
+                Some(Once::HangUp) => return Act::HangUp,
+                Some(Once::Denied) => return Act::Denied(AuthStat::TOOWEAK),
+                Some(Once::Status(status)) => ResOp::error(op.op(), status),
+                None => self.result(op),
+            };
+            let failed = !res.status().is_ok();
+            results.push(res);
+            if failed {
+                break;
+            }
+        }
+        Act::Flagged(self.flags, results)
+    }
+
+    /// Everything given so far answers this from now on.
+    fn revoke(&mut self, status: Status) {
+        for n in 1..=self.given {
+            self.gone.entry([n; 12]).or_insert(status);
+        }
+    }
+
+    fn count(&self, of: impl Fn(&ArgOp) -> bool) -> usize {
+        self.seen.iter().filter(|op| of(op)).count()
+    }
+
+    fn ops(&self, number: OpNum) -> usize {
+        self.count(|op| op.op() == number)
+    }
+
+    fn claims(&self, claim: impl Fn(&OpenClaim) -> bool) -> usize {
+        self.count(|op| matches!(op, ArgOp::Open(args) if claim(&args.claim)))
+    }
+
+    fn reclaimed(&self) -> usize {
+        self.claims(|c| matches!(c, OpenClaim::Previous(_)))
+    }
+
+    fn opened_anew(&self) -> usize {
+        self.claims(|c| matches!(c, OpenClaim::Fh))
+    }
+}
+
+async fn serve() -> (Scripted, Shared, Client) {
+    let fake = Shared::default();
+    let shared = fake.clone();
+    let server = start(move |req| Some(shared.lock().unwrap().act(req))).await;
+    let client = Client::connect(config(server.addr)).await.unwrap();
+    // What a client asks by itself is asked: the tests count.
+    client.session_info().await.unwrap();
+    (server, fake, client)
+}
+
+fn rw() -> OpenOptions {
+    OpenOptions::read_write().create(Create::IfMissing, 0o644)
+}
+
+async fn open(client: &Client) -> File {
+    client.fs().open("f", &rw()).await.unwrap()
+}
+
+async fn open_denying(client: &Client) -> File {
+    client.fs().open("f", &rw().deny(share::DENY_WRITE)).await.unwrap()
+}
+
+async fn open_locked(client: &Client) -> File {
+    let file = open(client).await;
+    assert!(file.try_lock(true, 0, 10).await.unwrap().is_none());
+    file
+}
+
+async fn write(file: &File) -> Result<(), Error> {
+    file.write_at(0, Bytes::from_static(b"x"), StableHow::FILE_SYNC).await.map(drop)
+}
+
+#[track_caller]
+fn is_lost(done: Result<(), Error>, of: Lost, why: Status) {
+    match done {
+        Err(Error::StateLost { what, status }) => assert_eq!((what, status), (of, why)),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn until(what: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if what() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("did not happen in twenty seconds");
+}
+
+/// Section 8.2.2: the stateid is the right one, of an older version.
+#[tokio::test]
+async fn an_old_stateid_is_sent_as_the_newest() {
+    let (_server, fake, client) = serve().await;
+    let file = open_locked(&client).await;
+    for op in [OpNum::WRITE, OpNum::LOCK, OpNum::LOCKU] {
+        fake.lock().unwrap().once.push((op, Once::Status(Status::OLD_STATEID)));
+    }
+    write(&file).await.unwrap();
+    assert!(file.try_lock(true, 20, 10).await.unwrap().is_none());
+    file.unlock(0, TO_EOF).await.unwrap();
+    let fake = fake.lock().unwrap();
+    let newest = |op: &ArgOp| match op {
+        ArgOp::Lock(LockArgs { locker: Locker::Existing(l), .. }) => l.lock_stateid.seqid == 0,
+        ArgOp::Locku(l) => l.lock_stateid.seqid == 0,
+        _ => false,
+    };
+    assert_eq!(fake.count(newest), 2);
+    assert_eq!(fake.ops(OpNum::WRITE), 2);
+    assert_eq!(fake.ops(OpNum::TEST_STATEID), 0, "nothing is lost");
+}
+
+/// Sections 8.4.3, 15.1.5, 18.46.3: what a plain open promises is as true after it was opened anew.
+#[tokio::test]
+async fn a_plain_open_is_opened_anew() {
+    for status in [Status::EXPIRED, Status::BAD_STATEID] {
+        let (_server, fake, client) = serve().await;
+        let file = open(&client).await;
+        fake.lock().unwrap().revoke(status);
+        write(&file).await.unwrap();
+        write(&file).await.unwrap();
+        let fake = fake.lock().unwrap();
+        assert_eq!((fake.opened_anew(), fake.reclaimed()), (1, 0));
+        // What the server remembers for our sake alone is freed (section 18.38).
+        assert_eq!(fake.ops(OpNum::FREE_STATEID), usize::from(status == Status::EXPIRED));
+        assert_eq!(fake.ops(OpNum::EXCHANGE_ID), 1, "the client ID is good");
+    }
+}
+
+/// What a lock or a DENY promised may have been broken: that is an error for good, whatever is called.
+#[tokio::test]
+async fn what_was_guarded_is_reported() {
+    for status in [Status::EXPIRED, Status::BAD_STATEID, Status::ADMIN_REVOKED] {
+        let (_server, fake, client) = serve().await;
+        let locked = open_locked(&client).await;
+        let denying = open_denying(&client).await;
+        fake.lock().unwrap().revoke(status);
+        is_lost(write(&locked).await, Lost::Lock, status);
+        let share = if status == Status::ADMIN_REVOKED { Lost::Open } else { Lost::Share };
+        is_lost(write(&denying).await, share, status);
+        is_lost(locked.read_at(0, 1).await.map(drop), Lost::Lock, status);
+        is_lost(locked.unlock(0, 10).await, Lost::Lock, status);
+        is_lost(locked.try_lock(true, 0, 10).await.map(drop), Lost::Lock, status);
+        is_lost(locked.commit(0, 0).await.map(drop), Lost::Lock, status);
+        assert_eq!(fake.lock().unwrap().opened_anew(), 0);
+        locked.close().await.unwrap();
+        denying.close().await.unwrap();
+        // The next open begins afresh.
+        let again = open_locked(&client).await;
+        write(&again).await.unwrap();
+    }
+}
+
+/// Section 15.1.5.1: somebody decided that this client is not to have it.
+#[tokio::test]
+async fn what_an_administrator_revoked_is_not_opened_anew() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    fake.lock().unwrap().revoke(Status::ADMIN_REVOKED);
+    is_lost(write(&file).await, Lost::Open, Status::ADMIN_REVOKED);
+    is_lost(write(&file).await, Lost::Open, Status::ADMIN_REVOKED);
+    let fake = fake.lock().unwrap();
+    assert_eq!((fake.opened_anew(), fake.ops(OpNum::FREE_STATEID)), (0, 1));
+}
+
+/// Sections 8.2.5 and 9.1.2: I/O of who holds locks is sent with the lock's stateid, so that it fails when the lock alone
+/// is lost.
+#[tokio::test]
+async fn the_loss_of_a_lock_alone_is_seen_by_io() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    let opens = fake.lock().unwrap().given;
+    assert!(file.try_lock(true, 0, 10).await.unwrap().is_none());
+    fake.lock().unwrap().gone.insert([opens + 1; 12], Status::EXPIRED);
+    is_lost(file.read_at(0, 1).await.map(drop), Lost::Lock, Status::EXPIRED);
+    // Without locks it is the open's.
+    let other = open_locked(&client).await;
+    other.unlock(0, TO_EOF).await.unwrap();
+    let n = fake.lock().unwrap().given;
+    fake.lock().unwrap().gone.insert([n; 12], Status::EXPIRED);
+    write(&other).await.unwrap();
+}
+
+/// A lock state without locks, which a server may drop, is none to miss.
+#[tokio::test]
+async fn a_forgotten_lock_owner_without_locks_begins_anew() {
+    let (_server, fake, client) = serve().await;
+    let file = open_locked(&client).await;
+    file.unlock(0, TO_EOF).await.unwrap();
+    let n = fake.lock().unwrap().given;
+    fake.lock().unwrap().gone.insert([n; 12], Status::BAD_STATEID);
+    assert!(file.try_lock(true, 0, 10).await.unwrap().is_none());
+    let fake = fake.lock().unwrap();
+    let new = |op: &ArgOp| matches!(op, ArgOp::Lock(LockArgs { locker: Locker::New(_), .. }));
+    assert_eq!((fake.count(new), fake.opened_anew()), (2, 0));
+}
+
+/// A server that knows no stateid is not asked for ever.
+#[tokio::test]
+async fn a_server_that_forgets_every_stateid_ends_in_an_error() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    fake.lock().unwrap().forgets = true;
+    is_lost(write(&file).await, Lost::Open, Status::BAD_STATEID);
+    assert!(fake.lock().unwrap().opened_anew() < 10);
+}
+
+/// Section 18.46.3: the flags alone have everything looked at, and acknowledged.
+#[tokio::test]
+async fn flags_of_revoked_state_have_it_found() {
+    use seq4_status::*;
+    let kinds = [
+        (EXPIRED_SOME_STATE_REVOKED, Status::EXPIRED),
+        (ADMIN_STATE_REVOKED, Status::ADMIN_REVOKED),
+        (RECALLABLE_STATE_REVOKED, Status::DELEG_REVOKED),
+    ];
+    for (flag, status) in kinds {
+        let (_server, fake, client) = serve().await;
+        fake.lock().unwrap().delegates = status == Status::DELEG_REVOKED;
+        let (file, delegation) = if status == Status::DELEG_REVOKED {
+            let file = client.fs().open("f", &rw().delegation(WantDelegation::Read)).await.unwrap();
+            let delegation = file.delegation().unwrap();
+            (file, Some(delegation))
+        } else {
+            (open_locked(&client).await, None)
+        };
+        {
+            let mut fake = fake.lock().unwrap();
+            match status {
+                Status::DELEG_REVOKED => drop(fake.gone.insert([2; 12], status)),
+                _ => fake.revoke(status),
+            }
+            (fake.flags, fake.flags_go) = (flag, true);
+        }
+        // Of another file: its reply carries the flag.
+        client.fs().stat("g").await.unwrap();
+        until(|| fake.lock().unwrap().flags == 0).await;
+        match delegation {
+            // The open goes on without it (section 10.4.6).
+            Some(delegation) => {
+                assert_eq!(delegation.state(), DelegationState::Lost);
+                write(&file).await.unwrap();
+            }
+            None => is_lost(file.unlock(0, 10).await, Lost::Lock, status),
+        }
+        assert!(fake.lock().unwrap().ops(OpNum::FREE_STATEID) >= 1);
+    }
+}
+
+/// A flag about state that is not known here does not double every call.
+#[tokio::test]
+async fn flags_that_stay_are_not_heeded_after_every_reply() {
+    use seq4_status::*;
+    let (server, fake, client) = serve().await;
+    let _file = open(&client).await;
+    fake.lock().unwrap().flags = ADMIN_STATE_REVOKED | CB_PATH_DOWN | CB_PATH_DOWN_SESSION;
+    for _ in 0..100 {
+        client.fs().stat("g").await.unwrap();
+    }
+    assert!(fake.lock().unwrap().ops(OpNum::TEST_STATEID) <= 20);
+    let binds = || fake.lock().unwrap().ops(OpNum::BIND_CONN_TO_SESSION);
+    until(|| binds() > 0).await;
+    assert!(binds() <= 20, "{} BIND_CONN_TO_SESSIONs", binds());
+    drop(server);
+}
+
+/// Section 18.46.3: all is revoked. A new client instance; nothing is reclaimed, since others may have had it.
+#[tokio::test]
+async fn all_state_revoked_begins_anew() {
+    let (server, fake, client) = serve().await;
+    let (plain, locked, denying) = (open(&client).await, open_locked(&client).await, open_denying(&client).await);
+    {
+        let mut fake = fake.lock().unwrap();
+        fake.revoke(Status::EXPIRED);
+        fake.flags = seq4_status::EXPIRED_ALL_STATE_REVOKED;
+    }
+    let shared = fake.clone();
+    // The flag goes with the old client ID.
+    let clear = tokio::spawn(async move {
+        loop {
+            {
+                let mut fake = shared.lock().unwrap();
+                if fake.clients >= 2 {
+                    fake.flags = 0;
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    write(&plain).await.unwrap();
+    clear.await.unwrap();
+    is_lost(write(&locked).await, Lost::Lock, Status::EXPIRED);
+    is_lost(write(&denying).await, Lost::Share, Status::EXPIRED);
+    assert_eq!(fake.lock().unwrap().reclaimed(), 0);
+    let setup = server.log.setup.lock().unwrap();
+    let verifiers: Vec<_> = setup
+        .iter()
+        .filter_map(|op| match op {
+            ArgOp::ExchangeId(args) => Some(args.client_owner.verifier),
+            _ => None,
+        })
+        .collect();
+    assert!(verifiers.len() >= 2 && verifiers[0] != verifiers[1], "{verifiers:?}");
+}
+
+/// A server that says so of each new client ID does not have one after the other taken up without end.
+#[tokio::test]
+async fn all_state_revoked_again_and_again_does_not_spin() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    fake.lock().unwrap().flags = seq4_status::EXPIRED_ALL_STATE_REVOKED;
+    let began = std::time::Instant::now();
+    for _ in 0..100 {
+        write(&file).await.unwrap();
+    }
+    let (clients, seconds) = (fake.lock().unwrap().clients, began.elapsed().as_secs());
+    assert!(clients <= 2 * seconds + 4, "{clients} client IDs in {seconds} s");
+}
+
+/// Sections 15.1.16.5 and 18.46.3: the server restarted and kept the session: reclaims in the same session.
+#[tokio::test]
+async fn a_session_that_outlives_a_restart_has_state_reclaimed() {
+    for by_flag in [false, true] {
+        let (_server, fake, client) = serve().await;
+        let file = open_locked(&client).await;
+        {
+            let mut fake = fake.lock().unwrap();
+            fake.revoke(Status::STALE_STATEID);
+            if by_flag {
+                fake.flags = seq4_status::RESTART_RECLAIM_NEEDED;
+            }
+        }
+        let shared = fake.clone();
+        let clear = tokio::spawn(async move {
+            while shared.lock().unwrap().ops(OpNum::RECLAIM_COMPLETE) < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            shared.lock().unwrap().flags = 0;
+        });
+        write(&file).await.unwrap();
+        clear.await.unwrap();
+        file.unlock(0, 10).await.unwrap();
+        let fake = fake.lock().unwrap();
+        let locks = |op: &ArgOp| matches!(op, ArgOp::Lock(LockArgs { reclaim: true, .. }));
+        assert_eq!((fake.ops(OpNum::EXCHANGE_ID), fake.ops(OpNum::CREATE_SESSION)), (1, 1));
+        assert!(fake.reclaimed() >= 1 && fake.count(locks) >= 1);
+        assert_eq!(fake.opened_anew(), 0);
+    }
+}
+
+/// Loses session and client ID, as a restart does.
+fn restart(fake: &Shared) {
+    let mut fake = fake.lock().unwrap();
+    fake.revoke(Status::BAD_STATEID);
+    fake.sequence.push_back(Status::BADSESSION);
+    fake.once.push((OpNum::CREATE_SESSION, Once::Status(Status::STALE_CLIENTID)));
+}
+
+/// Section 8.4.2.1 and 15.1.9: a reclaim is refused. Plain opens are opened anew, and only after RECLAIM_COMPLETE; what
+/// was guarded is reported with the server's reason.
+#[tokio::test]
+async fn refused_reclaims_are_made_up_for_or_reported() {
+    for status in [Status::NO_GRACE, Status::RECLAIM_BAD, Status::RECLAIM_CONFLICT, Status::ACCESS, Status::STALE] {
+        let (_server, fake, client) = serve().await;
+        let (plain, locked, denying) = (open(&client).await, open_locked(&client).await, open_denying(&client).await);
+        fake.lock().unwrap().reclaims = Some(status);
+        restart(&fake);
+        write(&plain).await.unwrap();
+        is_lost(write(&locked).await, Lost::Lock, status);
+        is_lost(write(&denying).await, Lost::Share, status);
+        let fake = fake.lock().unwrap();
+        assert_eq!((fake.reclaimed(), fake.opened_anew()), (3, 1));
+        let at = |of: &dyn Fn(&ArgOp) -> bool| fake.seen.iter().rposition(of).unwrap();
+        let complete = at(&|op| op.op() == OpNum::RECLAIM_COMPLETE);
+        assert!(complete < at(&|op| matches!(op, ArgOp::Open(args) if args.claim == OpenClaim::Fh)));
+    }
+}
+
+/// Neither reclaimed nor opened anew.
+#[tokio::test]
+async fn an_open_that_cannot_be_had_again_is_reported() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    fake.lock().unwrap().reclaims = Some(Status::NO_GRACE);
+    fake.lock().unwrap().anew = Some(Status::STALE);
+    restart(&fake);
+    is_lost(write(&file).await, Lost::Open, Status::STALE);
+    is_lost(file.commit_and_close().await.map(drop), Lost::Open, Status::STALE);
+}
+
+/// The open comes back, its lock does not.
+#[tokio::test]
+async fn a_lock_that_cannot_be_reclaimed_is_reported() {
+    for status in [Status::RECLAIM_CONFLICT, Status::NO_GRACE, Status::RECLAIM_BAD] {
+        let (_server, fake, client) = serve().await;
+        let (file, plain) = (open_locked(&client).await, open(&client).await);
+        fake.lock().unwrap().lock_reclaims = Some(status);
+        restart(&fake);
+        is_lost(write(&file).await, Lost::Lock, status);
+        write(&plain).await.unwrap();
+        // It is known to the server, and closed there.
+        let closes = fake.lock().unwrap().ops(OpNum::CLOSE);
+        file.close().await.unwrap();
+        assert_eq!(fake.lock().unwrap().ops(OpNum::CLOSE), closes + 1);
+    }
+}
+
+/// One user's credential is refused at the reclaim: that user's open is lost, the client and the others go on.
+#[tokio::test]
+async fn a_refused_credential_loses_its_own_open_alone() {
+    let (_server, fake, client) = serve().await;
+    let (one, other) = (open_locked(&client).await, open_locked(&client).await);
+    fake.lock().unwrap().once.push((OpNum::OPEN, Once::Denied));
+    restart(&fake);
+    let done = [write(&one).await, write(&other).await];
+    assert_eq!(done.iter().filter(|d| d.is_ok()).count(), 1, "{done:?}");
+    assert!(matches!(
+        done.into_iter().find_map(Result::err),
+        Some(Error::StateLost { what: Lost::Lock, status: Status::ACCESS })
+    ));
+    assert!(client.ended().is_none());
+}
+
+/// Section 2.10.6.1.3: the connection breaks while a reclaim is under way, and the server has not kept its reply. The
+/// reclaim is made again; the client does not end over it.
+#[tokio::test]
+async fn a_reclaim_whose_reply_was_not_kept_is_made_again() {
+    let (_server, fake, client) = serve().await;
+    let file = open_locked(&client).await;
+    {
+        let mut fake = fake.lock().unwrap();
+        fake.once.push((OpNum::OPEN, Once::HangUp));
+        fake.once.push((OpNum::OPEN, Once::Status(Status::RETRY_UNCACHED_REP)));
+    }
+    restart(&fake);
+    write(&file).await.unwrap();
+    assert!(client.ended().is_none());
+    assert_eq!(fake.lock().unwrap().reclaimed(), 3);
+}
+
+/// Section 2.10.13.1.4: the session alone is lost; state belongs to the client ID and is left as it is.
+#[tokio::test]
+async fn a_lost_session_keeps_state() {
+    for status in [Status::BADSESSION, Status::DEADSESSION] {
+        let (_server, fake, client) = serve().await;
+        let file = open_locked(&client).await;
+        fake.lock().unwrap().sequence.push_back(status);
+        write(&file).await.unwrap();
+        file.unlock(0, 10).await.unwrap();
+        let fake = fake.lock().unwrap();
+        assert_eq!((fake.ops(OpNum::CREATE_SESSION), fake.ops(OpNum::EXCHANGE_ID)), (2, 1));
+        assert_eq!((fake.reclaimed(), fake.opened_anew(), fake.ops(OpNum::RECLAIM_COMPLETE)), (0, 0, 1));
+    }
+}
+
+/// Section 2.10.3.1: the connection is bound again, and the request done once.
+#[tokio::test]
+async fn an_unbound_connection_is_bound() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    let binds = fake.lock().unwrap().ops(OpNum::BIND_CONN_TO_SESSION);
+    fake.lock().unwrap().sequence.push_back(Status::CONN_NOT_BOUND_TO_SESSION);
+    write(&file).await.unwrap();
+    let fake = fake.lock().unwrap();
+    assert_eq!((fake.ops(OpNum::BIND_CONN_TO_SESSION), fake.ops(OpNum::WRITE)), (binds + 1, 1));
+    assert_eq!(fake.ops(OpNum::CREATE_SESSION), 1);
+}
+
+/// Section 15.1.3: the counts of a slot differ. The request goes in another slot; when no slot is left, in another
+/// session, after the old one was destroyed.
+#[tokio::test]
+async fn misordered_slots_are_done_without() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    fake.lock().unwrap().sequence.push_back(Status::SEQ_MISORDERED);
+    write(&file).await.unwrap();
+    assert_eq!(fake.lock().unwrap().ops(OpNum::CREATE_SESSION), 1);
+    fake.lock().unwrap().sequence.extend([Status::SEQ_MISORDERED; crate::script::SLOTS as usize]);
+    write(&file).await.unwrap();
+    let fake = fake.lock().unwrap();
+    assert_eq!((fake.ops(OpNum::CREATE_SESSION), fake.ops(OpNum::DESTROY_SESSION)), (2, 1));
+    assert_eq!((fake.ops(OpNum::WRITE), fake.ops(OpNum::EXCHANGE_ID)), (2, 1));
+}
+
+/// Section 18.36.4: the counts of CREATE_SESSION differ. Only a new instance of the client has a count that both know.
+#[tokio::test]
+async fn a_misordered_create_session_takes_a_new_client() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    {
+        let mut fake = fake.lock().unwrap();
+        fake.sequence.push_back(Status::BADSESSION);
+        fake.once.push((OpNum::CREATE_SESSION, Once::Status(Status::SEQ_MISORDERED)));
+    }
+    write(&file).await.unwrap();
+    assert_eq!(fake.lock().unwrap().clients, 2);
+}
+
+/// Section 8.4.2: GRACE is waited for.
+#[tokio::test]
+async fn grace_is_waited_for() {
+    let (_server, fake, client) = serve().await;
+    fake.lock().unwrap().once.extend([
+        (OpNum::OPEN, Once::Status(Status::GRACE)),
+        (OpNum::OPEN, Once::Status(Status::GRACE)),
+        (OpNum::LOCK, Once::Status(Status::GRACE)),
+    ]);
+    let file = open_locked(&client).await;
+    write(&file).await.unwrap();
+}
+
+/// Section 18.46.3, BACKCHANNEL_FAULT: no more requests in the session, what is out ends, the session is destroyed, and
+/// another one made.
+#[tokio::test]
+async fn a_session_with_a_broken_back_channel_is_replaced() {
+    let (_server, fake, client) = serve().await;
+    let file = open_locked(&client).await;
+    fake.lock().unwrap().flags = seq4_status::BACKCHANNEL_FAULT;
+    let shared = fake.clone();
+    let clear = tokio::spawn(async move {
+        while shared.lock().unwrap().ops(OpNum::DESTROY_SESSION) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        shared.lock().unwrap().flags = 0;
+    });
+    write(&file).await.unwrap();
+    clear.await.unwrap();
+    file.unlock(0, 10).await.unwrap();
+    let fake = fake.lock().unwrap();
+    let order: Vec<OpNum> = fake
+        .seen
+        .iter()
+        .map(ArgOp::op)
+        .filter(|op| matches!(*op, OpNum::CREATE_SESSION | OpNum::DESTROY_SESSION | OpNum::EXCHANGE_ID))
+        .collect();
+    assert_eq!(order[..3], [OpNum::EXCHANGE_ID, OpNum::CREATE_SESSION, OpNum::DESTROY_SESSION]);
+    assert_eq!(order[3], OpNum::CREATE_SESSION);
+    assert_eq!(fake.reclaimed(), 0);
+}
+
+/// Section 11.11.9.2: moved leases are not followed; what is moved says so, by name.
+#[tokio::test]
+async fn moved_leases_ask_for_nothing() {
+    let (_server, fake, client) = serve().await;
+    let file = open(&client).await;
+    fake.lock().unwrap().flags = seq4_status::LEASE_MOVED;
+    write(&file).await.unwrap();
+    fake.lock().unwrap().once.push((OpNum::GETATTR, Once::Status(Status::MOVED)));
+    let e = file.stat().await.unwrap_err();
+    assert!(e.is(Status::MOVED) && e.to_string().contains("moved to another server"), "{e}");
+    let fake = fake.lock().unwrap();
+    assert_eq!((fake.ops(OpNum::EXCHANGE_ID), fake.ops(OpNum::TEST_STATEID)), (1, 0));
+}
+
+/// Section 10.2.1 and 18.38: revoked while it was being returned.
+#[tokio::test]
+async fn a_delegation_revoked_on_its_way_back_is_acknowledged() {
+    let (_server, fake, client) = serve().await;
+    fake.lock().unwrap().delegates = true;
+    let file = client.fs().open("f", &rw().delegation(WantDelegation::Read)).await.unwrap();
+    let delegation = file.delegation().unwrap();
+    fake.lock().unwrap().gone.insert([2; 12], Status::DELEG_REVOKED);
+    delegation.give_back().await.unwrap();
+    assert_eq!(delegation.state(), DelegationState::Lost);
+    assert_eq!(fake.lock().unwrap().ops(OpNum::FREE_STATEID), 1);
+    write(&file).await.unwrap();
+}
+
+/// A delegation is reclaimed with its open, or lost with it (sections 9.11 and 10.2.1).
+#[tokio::test]
+async fn delegations_share_the_fate_of_reclaims() {
+    for refused in [None, Some(Status::NO_GRACE)] {
+        let (_server, fake, client) = serve().await;
+        fake.lock().unwrap().delegates = true;
+        let file = client.fs().open("f", &rw().delegation(WantDelegation::Read)).await.unwrap();
+        let delegation = file.delegation().unwrap();
+        fake.lock().unwrap().reclaims = refused;
+        restart(&fake);
+        write(&file).await.unwrap();
+        let state = if refused.is_some() { DelegationState::Lost } else { DelegationState::Held };
+        assert_eq!(delegation.state(), state);
+    }
+}
+
+/// An asynchronous copy ends with the client ID under which it was begun; of a server that cannot be asked how far it is
+/// nobody would ever hear (RFC 7862 sections 4.9 and 15.9).
+#[tokio::test]
+async fn a_copy_of_a_lost_client_is_lost() {
+    let (_server, fake, client) = serve().await;
+    let (source, target) = (open(&client).await, open(&client).await);
+    let copy = source.begin_copy(0, &target, 0, 1, &CopyOptions::default()).await.unwrap();
+    let CopyBegun::Running(copy) = copy else { panic!("it runs on") };
+    let waits = tokio::spawn(async move { copy.wait(|_| {}).await });
+    restart(&fake);
+    client.compound(vec![ArgOp::PutRootFh], CallOptions::default()).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(30), waits).await.expect("it is told").unwrap();
+    assert!(matches!(ended, Err(Error::CopyLost)), "{ended:?}");
+}

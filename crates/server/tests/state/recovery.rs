@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use dhow_proto::v4::ops::{OpenClaim, OpenHow, ReclaimCompleteArgs, open_result, share};
-use dhow_proto::v4::{ArgOp, DelegationType, ResOp, Status};
+use dhow_proto::v4::{ArgOp, Attrs, DelegationType, LockType, ResOp, StableHow, Stateid, Status};
 use dhow_testkit::wire::{Open, op};
 use std::time::Duration;
 
@@ -142,4 +142,52 @@ async fn a_file_removed_while_open_lasts_as_long_as_the_server() {
     let stateid = open(&mut a, &kept.fh, reclaim(owner, RW, share::DENY_NONE)).await.unwrap();
     a.ok(&[DONE]).await;
     a.write(&Open { fh: kept.fh, stateid }, 0, b"more").await;
+}
+
+#[tokio::test]
+async fn nothing_that_a_reclaim_could_forbid_is_done_in_grace() {
+    // RFC 8881 8.4.2.1, case B31: I/O without an open, a truncation, locks and their tests; by whoever has not reclaimed,
+    // and by who has, as far as it is not under what was reclaimed. What no reservation can forbid goes on.
+    let place = Place::new();
+    let server = place.start().await;
+    let mut a = client(&server, "a").await;
+    let mut other = client(&server, "other").await;
+    let root = a.walk("/").await;
+    let f = a.create(&root, "f").await;
+    a.write(&f, 0, b"data").await;
+    a.ok(&[op::put(&f.fh), op::commit(0, 0)]).await;
+    // Two clients have something to come back for: grace does not end with the first.
+    other.create(&root, "g").await;
+    server.shutdown().await;
+
+    let server = place.start().await;
+    let (mut a, mut b) = (returning(&server, "a").await, client(&server, "b").await);
+    let size = Attrs { size: Some(1), ..Attrs::default() };
+    for c in [&mut a, &mut b] {
+        let owner = c.owner("l");
+        for refused in [
+            op::read(Stateid::ANONYMOUS, 0, 4),
+            op::write(Stateid::ANONYMOUS, 0, StableHow::UNSTABLE, b"x"),
+            op::setattr(size.clone()),
+            op::lockt(owner.clone(), LockType::WRITE, 0, 1),
+            open_fh(owner.clone(), share::ACCESS_READ, share::DENY_NONE),
+        ] {
+            let num = refused.op();
+            assert_eq!(c.status(&[op::put(&f.fh), refused]).await, Status::GRACE, "{num}");
+        }
+        c.ok(&[op::put(&root), op::lookup("f"), op::getattr(&[]), op::access(1)]).await;
+    }
+    let owner = a.owner("owner");
+    let stateid = open(&mut a, &f.fh, reclaim(owner, RW, share::DENY_NONE)).await.unwrap();
+    let f = Open { fh: f.fh, stateid };
+    a.write(&f, 0, b"DATA").await;
+    assert_eq!(a.read(&f, 0, 10).await.0, "DATA");
+    a.ok(&[op::put(&f.fh), op::setattr_with(stateid, size)]).await;
+    a.ok(&[DONE]).await;
+    // Done with its reclaims: still no new state, for the other may come back.
+    assert_eq!(lock(&mut a, &f, false).await, Status::GRACE);
+    let mut other = returning(&server, "other").await;
+    other.ok(&[DONE]).await;
+    assert_eq!(lock(&mut a, &f, false).await, Status::OK);
+    b.ok(&[op::put(&f.fh), op::read(Stateid::ANONYMOUS, 0, 4)]).await;
 }

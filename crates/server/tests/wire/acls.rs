@@ -260,6 +260,32 @@ async fn inheritance_and_umask() {
     assert_eq!(set(&mut c, &plain, odd).await.0, Status::INVAL);
 }
 
+/// RFC 8881 5.8.1.14, 18.16.3: where lists are kept an exclusive create takes one, applies it and says so; its retry finds
+/// the file as it is.
+#[tokio::test]
+async fn with_an_exclusive_create() {
+    use dhow_proto::v4::Verifier;
+    use dhow_proto::v4::ops::CreateHow;
+    let Some(t) = serve().await else { return };
+    let mut c = t.srv.client_as("c", 1000, 1000, &[]).await;
+    let root = c.walk("").await;
+    let takes = c.attrs(&root, &[SUPPATTR_EXCLCREAT]).await.suppattr_exclcreat.unwrap();
+    assert!(takes.contains(ACL) && takes.contains(MODE_UMASK) && !takes.contains(MODE_SET_MASKED));
+    let attrs = list(vec![ace(ALLOW, 0, R | W, "OWNER@"), ace(ALLOW, 0, R, "1001"), ace(ALLOW, 0, 0, "EVERYONE@")]);
+    for round in 0..2 {
+        let how = CreateHow::Exclusive41 { verifier: Verifier(*b"one list"), attrs: (&attrs).into() };
+        let claim = OpenClaim::Null("f".into());
+        let open = op::open(c.owner("o"), share::ACCESS_BOTH, share::DENY_NONE, OpenHow::Create(how), claim);
+        match c.ok(&[op::put(&root), open]).await.pop() {
+            Some(ResOp::Open(Ok(ok))) => assert_eq!(ok.attrset, Bitmap::of(&[ACL]), "round {round}"),
+            other => panic!("{other:?}"),
+        }
+        let f = c.walk("f").await;
+        assert_eq!(access(&mut c, &f, 1001, &[1]).await, CAN_READ);
+        assert_eq!(access(&mut c, &f, 1002, &[1]).await, 0);
+    }
+}
+
 /// READDIR and VERIFY know the attribute too.
 #[tokio::test]
 async fn in_listings_and_verify() {

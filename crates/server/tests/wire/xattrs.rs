@@ -141,3 +141,67 @@ async fn minor_version_1() {
     c.minor = 1;
     assert_eq!(c.status(&[op::put(&f), get(b"a")]).await, Status::OP_ILLEGAL);
 }
+
+/// RFC 8276 8.4.1.3 to 8.4.4.3: a value that the session's replies cannot hold; names that are none; what keeps none; an
+/// export that is not to be changed.
+#[tokio::test]
+async fn refusals() {
+    use crate::common::{config, open_to_all, start};
+    use dhow_proto::v4::ops::CreateType;
+    use dhow_server::{ExportConfig, ExportOptions};
+    use dhow_testkit::MemFs;
+    use dhow_testkit::wire::ClientOptions;
+    let either = SetxattrOption::EITHER;
+    let fs = MemFs::new();
+    let read_only = ExportOptions { read_only: true, ..open_to_all() };
+    let exports = vec![
+        ExportConfig { path: "/rw".into(), backend: fs.clone(), options: open_to_all() },
+        ExportConfig { path: "/ro".into(), backend: fs.clone(), options: read_only },
+    ];
+    let (_running, addr) = start(config(exports)).await;
+    let mut c = Client::connect(addr, ClientOptions::default()).await;
+    let root = c.walk("rw").await;
+    let f = c.create(&root, "f").await.fh;
+    c.ok(&[op::put(&f), set(either, b"large", &vec![7; 20_000])]).await;
+    for name in [&b""[..], b"a\0b", b"\0"] {
+        for ask in [get(name), set(either, name, b"v"), remove(name)] {
+            assert_eq!(c.status(&[op::put(&f), ask]).await, Status::INVAL, "{name:?}");
+        }
+    }
+    // Any other bytes are a name.
+    c.ok(&[op::put(&f), set(either, b"\xff/\xfe", b"v"), get(b"\xff/\xfe"), remove(b"\xff/\xfe")]).await;
+    let ro = c.walk("ro/f").await;
+    assert_eq!(value(&mut c, &ro, b"large").await.unwrap().len(), 20_000);
+    for change in [set(either, b"x", b"v"), set(SetxattrOption::REPLACE, b"large", b""), remove(b"large")] {
+        assert_eq!(c.status(&[op::put(&ro), change]).await, Status::ROFS);
+    }
+    // A session of small replies: MUST be REP_TOO_BIG, and the slot goes on.
+    let mut o = ClientOptions::named("small");
+    o.fore.max_response_size = 4096;
+    o.fore.max_response_size_cached = 2048;
+    let mut small = Client::connect(addr, o).await;
+    let res = small.run(&[op::put(&f), get(b"large")]).await;
+    assert_eq!(last(&res).1, Status::REP_TOO_BIG);
+    small.ok(&[op::put(&f), list(0, 1 << 20)]).await;
+    // On this machine's filesystems only files and directories keep what users set (xattr(7)).
+    let t = crate::tree::Tree::with(&std::env::temp_dir(), |_| {}, |_| {}).await;
+    let mut c = t.srv.client("c").await;
+    let root = c.walk("").await;
+    if c.attrs(&root, &[XATTR_SUPPORT]).await.xattr_support != Some(true) {
+        return;
+    }
+    c.ok(&[op::put(&root), op::create(CreateType::Link("x".into()), "l", Attrs::default())]).await;
+    c.ok(&[op::put(&root), op::create(CreateType::Fifo, "p", Attrs::default())]).await;
+    for name in ["l", "p"] {
+        let fh = c.walk(name).await;
+        for ask in [set(either, b"a", b"v"), remove(b"a")] {
+            let status = c.status(&[op::put(&fh), ask]).await;
+            assert!(matches!(status, Status::WRONG_TYPE | Status::PERM | Status::NOTSUPP), "{name}: {status:?}");
+        }
+        let status = value(&mut c, &fh, b"a").await.unwrap_err();
+        let due = [Status::WRONG_TYPE, Status::PERM, Status::NOTSUPP, Status::NOXATTR];
+        assert!(due.contains(&status), "{name}: {status:?}");
+        let listed = c.status(&[op::put(&fh), list(0, 1000)]).await;
+        assert!(matches!(listed, Status::OK | Status::WRONG_TYPE | Status::PERM | Status::NOTSUPP), "{listed:?}");
+    }
+}

@@ -118,6 +118,8 @@ pub struct State<T: Clone + Send> {
     grace_active: AtomicBool,
     /// A client was turned away for want of room.
     pressed: AtomicBool,
+    /// Somebody has denied something with an OPEN; POSIX clients never do.
+    denied: AtomicBool,
     hits: LimitHits,
 }
 
@@ -145,6 +147,7 @@ impl<T: Clone + Send> State<T> {
             grace: Mutex::new(grace),
             budget: Arc::new(Budget::default()),
             pressed: AtomicBool::new(false),
+            denied: AtomicBool::new(false),
             hits: LimitHits::default(),
         }
     }

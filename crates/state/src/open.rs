@@ -393,6 +393,9 @@ impl<T: Clone + Send> State<T> {
             let usage = Use::Open { access: req.access, deny: req.deny };
             stripe.deleg_conflict(req.file, client.id(), usage, now)?;
         }
+        if !req.deny.is_empty() {
+            self.denied.store(true, Ordering::SeqCst);
+        }
         let file = stripe.file_mut(req.file);
         file.share.add(req.access, req.deny);
         file.reserved += 1;
@@ -405,6 +408,26 @@ impl<T: Clone + Send> State<T> {
             deny: req.deny,
             existing,
             done: false,
+        })
+    }
+
+    /// Whether anybody has ever denied anything: if not, [`State::may_remove`] need not be asked.
+    pub fn has_denied(&self) -> bool {
+        self.denied.load(Ordering::SeqCst)
+    }
+
+    /// Whether a name of `file` may go, as far as opens are concerned: not while one of them denies writing to others,
+    /// whoever has it (RFC 8881 18.25.4).
+    ///
+    /// # Errors
+    ///
+    /// FILE_OPEN; or a client whose lease has ended has it open so.
+    pub fn may_remove(&self, file: &FileKey, now: Time) -> Result<(), Refused> {
+        let stripe = self.stripe(file).lock();
+        let Some(f) = stripe.files.get(file) else { return Ok(()) };
+        stripe.share_conflict(f, Share::WRITE, Share::NONE, now).map_err(|e| match e {
+            Refused::Status(Status::SHARE_DENIED) => Refused::Status(Status::FILE_OPEN),
+            other => other,
         })
     }
 

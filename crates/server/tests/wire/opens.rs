@@ -483,3 +483,36 @@ async fn truncation_is_a_write() {
     c.ok(&[op::put(&f.fh), op::setattr_with(f.stateid, size(2))]).await;
     assert_eq!(srv.fs.content_of("f").unwrap(), "da");
 }
+
+/// RFC 8881 18.25.4, 18.26.4: a name of a file that somebody has open and denies writing to others is not removed and not
+/// replaced, be it by the same client; it may be renamed; with the CLOSE it may go.
+#[tokio::test]
+async fn a_deny_keeps_the_name() {
+    let srv = Srv::start().await;
+    let (mut c, mut other) = (srv.client("c").await, srv.client("other").await);
+    let root = root(&mut c).await;
+    let rename = |from: &str, to: &str| [op::put(&root), ArgOp::SaveFh, op::rename(from, to)];
+    let spare = c.create(&root, "spare").await;
+    c.close(&spare).await;
+    for (deny, kept) in [(share::DENY_READ, false), (share::DENY_WRITE, true), (share::DENY_BOTH, true)] {
+        let owner = c.owner("o");
+        let f = c.open(&root, op::open_create(owner, share::ACCESS_BOTH, deny, "f", 0o644)).await;
+        for by in [&mut other, &mut c] {
+            if kept {
+                assert_eq!(by.status(&[op::put(&root), op::remove("f")]).await, Status::FILE_OPEN, "{deny}");
+                assert_eq!(by.status(&rename("spare", "f")).await, Status::FILE_OPEN, "{deny}");
+            }
+            by.ok(&rename("f", "g")).await;
+            by.ok(&rename("g", "f")).await;
+        }
+        c.write(&f, 0, b"kept").await;
+        assert_eq!(srv.fs.content_of("f").unwrap(), "kept");
+        if kept {
+            c.close(&f).await;
+        }
+        other.ok(&[op::put(&root), op::remove("f")]).await;
+        if !kept {
+            c.close(&f).await;
+        }
+    }
+}

@@ -228,3 +228,28 @@ fn owners_do_not_keep_the_record_they_came_in() {
     assert_eq!((s.counts().opens, me.owner()), (1, &ClientOwnerId(bytes("client"))));
     assert!(record.is_unique(), "something of the state still holds the record");
 }
+
+#[test]
+fn what_is_open_and_denies_writing_is_not_to_be_removed() {
+    // RFC 8881 18.25.4; a client whose lease has ended is asked to leave (case B32).
+    let s = server();
+    let (a, mut b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    let (f, g) = (file("f"), file("g"));
+    assert!(!s.has_denied());
+    a.open("g", "o", RW, N, t(0)).unwrap();
+    assert!(!s.has_denied() && s.may_remove(&g, t(0)).is_ok(), "an open alone keeps nothing");
+    assert!(a.open("g", "reader", R, R, t(0)).is_err());
+    let sid = a.open("f", "o", R, W, t(0)).unwrap();
+    assert!(s.has_denied());
+    assert_eq!(s.may_remove(&f, t(0)).unwrap_err(), Status::FILE_OPEN.into());
+    assert!(s.may_remove(&g, t(0)).is_ok());
+    b.renew(t(50)).unwrap();
+    let late = t(LEASE + 1);
+    b.renew(late).unwrap();
+    assert_eq!(s.may_remove(&f, late).unwrap_err(), Refused::Courtesy(a.id));
+    let mut a = a;
+    a.renew(late).unwrap();
+    assert_eq!(s.may_remove(&f, late).unwrap_err(), Status::FILE_OPEN.into());
+    a.close("f", &sid).unwrap();
+    assert!(s.may_remove(&f, late).is_ok());
+}

@@ -1,5 +1,5 @@
 //! REMOVE (RFC 8881 18.25): a name, of a file or of an empty directory. A file that is open stays usable for those who
-//! have it open; who holds a delegation of it returns that first (10.4.4).
+//! have it open, and is not removed if one of them denies writing to others; who holds a delegation of it returns that first (10.4.4).
 
 use crate::deleg::{Blocked, ReturnWait};
 use crate::errmap::IntoStatus;
@@ -16,7 +16,7 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
     let mut returned = ReturnWait::default();
     loop {
         let names = cx.lock_removal(dir, &name).await?;
-        let change = match cx.try_change_named(dir, &name).await {
+        let change = match cx.try_remove_named(dir, &name).await {
             Ok(change) => change,
             Err(Blocked::Status(status)) => return Err(status),
             Err(Blocked::Delegated(recalls)) => {

@@ -47,5 +47,5 @@ async fn may_change<'a>(
     new: (&Fh, &Name),
 ) -> Result<[Option<Change<'a, OpenToken>>; 2], Blocked> {
     let moved = cx.try_change_named(old.0, old.1).await?;
-    Ok([moved, cx.try_change_named(new.0, new.1).await?])
+    Ok([moved, cx.try_remove_named(new.0, new.1).await?])
 }

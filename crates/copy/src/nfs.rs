@@ -722,6 +722,10 @@ impl Endpoint for NfsEndpoint {
     }
 
     async fn make_dir(&self, path: &Path, mode: u32) -> Result<Meta> {
+        // The root of the server.
+        if path.file_name().is_none() {
+            return Err(Error::new(ErrorKind::Exists, self.shown(path)));
+        }
         let node = self.fs.mkdir(self.place(path), mode).await.map_err(self.err(path))?;
         self.remember(path, &node);
         Ok(meta_of(&node.attrs))

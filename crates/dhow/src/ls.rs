@@ -5,12 +5,17 @@ use crate::exit::{Code, Failure, Outcome, complain};
 use crate::output::{is_heard, printable, say, say_json};
 use crate::place::{Place, Places, check_urls};
 use crate::words::{date, short_bytes};
+use bytes::Bytes;
 use dhow_copy::{ErrorKind, Kind, Meta, Time};
+use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// Symbolic links read at the same time.
+const LINKS_IN_FLIGHT: usize = 64;
 
 /// `dhow ls`.
 pub async fn ls(args: Ls) -> Outcome {
@@ -32,7 +37,8 @@ async fn ls_in(args: &Ls, places: &mut Places) -> Outcome {
             Ok(meta) if meta.kind == Kind::Dir && !args.directory => lister.tree(&place, many).await,
             Ok(meta) => {
                 let name = place.shown();
-                lister.one(&place, &place.path, name.as_bytes(), &meta).await;
+                let target = lister.target(&place, place.path.clone(), &meta).await;
+                lister.one(&place, &place.path, name.as_bytes(), &meta, target.as_deref());
             }
             Err(e) => lister.failed(&e),
         }
@@ -85,12 +91,16 @@ impl Lister<'_> {
             }
             self.printed = true;
             let mut below = Vec::new();
-            for (name, meta) in entries.iter().take_while(|_| is_heard()) {
+            // Those of a far server come together, and in their order.
+            let targets =
+                entries.iter().map(|(name, meta)| self.target(place, dir.join(OsStr::from_bytes(name)), meta));
+            let targets: Vec<_> = stream::iter(targets).buffered(LINKS_IN_FLIGHT).collect().await;
+            for ((name, meta), target) in entries.iter().zip(targets).take_while(|_| is_heard()) {
                 let path = dir.join(OsStr::from_bytes(name));
                 if self.args.recursive && meta.kind == Kind::Dir {
                     below.push(path.clone());
                 }
-                self.one(place, &path, name, meta).await;
+                self.one(place, &path, name, meta, target.as_deref());
             }
             // The first of them comes next.
             waiting.extend(below.into_iter().rev());
@@ -125,14 +135,16 @@ impl Lister<'_> {
         Ok(entries)
     }
 
-    async fn one(&mut self, place: &Place, path: &Path, name: &[u8], meta: &Meta) {
-        let target = if meta.kind == Kind::Symlink && (self.args.long || self.args.json) {
-            place.endpoint.read_link(path).await.ok()
-        } else {
-            None
-        };
+    /// Where a symbolic link leads, if that is shown.
+    fn target(&self, place: &Place, path: PathBuf, meta: &Meta) -> impl Future<Output = Option<Bytes>> + use<> {
+        let shown = meta.kind == Kind::Symlink && (self.args.long || self.args.json);
+        let endpoint = shown.then(|| place.endpoint.clone());
+        async move { endpoint?.read_link(&path).await.ok() }
+    }
+
+    fn one(&mut self, place: &Place, path: &Path, name: &[u8], meta: &Meta, target: Option<&[u8]>) {
         if self.args.json {
-            self.json.push(describe(&place.endpoint.shown(path), name, meta, target.as_deref()));
+            self.json.push(describe(&place.endpoint.shown(path), name, meta, target));
             return;
         }
         let name = printable(name);
@@ -145,7 +157,7 @@ impl Lister<'_> {
             _ if self.args.human_readable => short_bytes(meta.size),
             _ => meta.size.to_string(),
         };
-        let arrow = target.map(|t| format!(" -> {}", printable(&t))).unwrap_or_default();
+        let arrow = target.map(|t| format!(" -> {}", printable(t))).unwrap_or_default();
         say(format!(
             "{} {:>3} {:>7} {:>7} {:>12} {} {name}{arrow}",
             mode_text(meta),

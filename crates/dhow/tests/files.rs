@@ -351,6 +351,8 @@ fn attributes_of_a_directory_behind_a_link() {
 fn the_small_commands() {
     let server = Server::start();
     let url = |path: &str| server.url(path);
+    let root = format!("nfs://{}/", server.addr);
+    assert_eq!(fails(1, ["mkdir", &root]), format!("{root}: already exists"));
     let made = json(["mkdir", "-p", "--json", &url("a/b/c")]);
     assert_eq!(made["made"][0], url("a/b/c"));
     let mut put = dhow(["put", "-m", "640", &url("a/hello")]).stdin(Stdio::piped()).spawn().unwrap();
@@ -397,6 +399,21 @@ fn the_small_commands() {
     ok(["rm", "-f", &url("absent")]);
     ok(["rm", "-rf", &url("a")]);
     assert!(names(&server.dir).is_empty());
+}
+
+#[test]
+fn links_are_listed_with_where_they_lead() {
+    let server = Server::start();
+    for i in 0..150 {
+        symlink(format!("to-{i:03}"), server.dir.join(format!("link-{i:03}"))).unwrap();
+    }
+    let long = ok(["ls", "-lr", &server.url("")]);
+    let shown: Vec<_> = long.lines().filter_map(|l| l.split_once("link-")).map(|(_, link)| link.to_owned()).collect();
+    let right: Vec<_> = (0..150).rev().map(|i| format!("{i:03} -> to-{i:03}")).collect();
+    assert_eq!(shown, right);
+    let list = json(["ls", "--json", &server.url("")]);
+    let entries = list["entries"].as_array().unwrap();
+    assert!((0..150).all(|i| entries[i]["target"] == format!("to-{i:03}")), "{list}");
 }
 
 #[test]

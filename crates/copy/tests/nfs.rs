@@ -415,3 +415,40 @@ async fn hundreds_of_small_files_are_in_flight() {
     }
     assert_eq!(bed.fs.open_count(), 0);
 }
+
+/// A tree deeper than the stack is removed, and what cannot be removed keeps only what is above it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deep_trees_are_removed() {
+    const DEPTH: usize = 300;
+    const STACK: usize = 512 << 10;
+    let bed = Bed::plain().await;
+    let mut path = std::path::PathBuf::from("/deep");
+    for _ in 0..DEPTH {
+        bed.place.make_dir(&path, 0o755).await.unwrap();
+        path.push("d");
+    }
+    let never = dhow_copy::Cancel::never();
+    let (runtime, place) = (tokio::runtime::Handle::current(), bed.place.clone());
+    let small = std::thread::Builder::new().stack_size(STACK).spawn(move || {
+        let (never, none) = (dhow_copy::Cancel::never(), |e: &Error| panic!("{e}"));
+        runtime.block_on(dhow_copy::remove_tree(&*place, Path::new("/deep"), &never, &none))
+    });
+    let removed = tokio::task::spawn_blocking(|| small.unwrap().join().unwrap()).await.unwrap();
+    assert_eq!(removed, DEPTH as u64);
+    for dir in ["/t", "/t/a", "/t/a/b", "/t/c", "/t/c/e"] {
+        bed.place.make_dir(Path::new(dir), 0o755).await.unwrap();
+    }
+    for i in 0..270 {
+        let (path, set) = (format!("/t/c/{i}"), dhow_copy::SetMeta::default());
+        bed.place.write_small(Path::new(&path), vec![1].into(), 0o644, &set, false).await.unwrap();
+    }
+    bed.put("/t/a/b/kept", vec![1]).await;
+    let b = bed.fs.handle_of("t/a/b").unwrap();
+    bed.fault.rule(Call::Remove, Some(b), Action::Fail(dhow_vfs::ErrorKind::Perm), 1);
+    let told = std::sync::Mutex::new(Vec::new());
+    let failed = |e: &Error| told.lock().unwrap().push(e.to_string());
+    assert_eq!(dhow_copy::remove_tree(&*bed.place, Path::new("/t"), &never, &failed).await, 272);
+    let told = told.into_inner().unwrap();
+    assert!(told.len() == 1 && told[0].contains("/t/a/b/kept: permission denied"), "{told:?}");
+    assert!(bed.fs.handle_of("t/a/b/kept").is_some() && bed.fs.handle_of("t/c").is_none());
+}

@@ -24,7 +24,7 @@ async fn an_open_that_is_taken_away() {
     let revoked = || shared.admin_clients(None, 10).items[0].info.revoked;
     assert_eq!(revoked(), 1);
     let error = file.read_at(0, 4).await.unwrap_err();
-    assert!(matches!(error, Error::Status { status: Status::ADMIN_REVOKED, .. }), "{error}");
+    assert!(matches!(error, Error::StateLost { status: Status::ADMIN_REVOKED, .. }), "{error}");
     // Whatever it does next shows it the flag of SEQUENCE; then it asks, and frees.
     for _ in 0..1000 {
         if revoked() == 0 {

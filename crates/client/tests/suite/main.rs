@@ -14,6 +14,7 @@ mod goodbye;
 mod lost;
 mod once;
 mod restart;
+mod revoked;
 mod script;
 mod sessions;
 mod trips;

@@ -14,7 +14,7 @@ use crate::gates::GATE_WAIT;
 use crate::metrics::ServerMetrics;
 use crate::shared::ServerShared;
 use dhow_proto::v4::{ClientId, OpNum, Stateid, Status};
-use dhow_state::{ClientInfo, CopyInfo, FileKey, Page, Revocation, StateFilter, StateInfo, Time};
+use dhow_state::{ClientInfo, CopyInfo, FileKey, Memory, Page, Revocation, StateFilter, StateInfo, Time};
 use dhow_vfs::{Cx, Name, ObjectId};
 use futures_util::StreamExt;
 use std::collections::BTreeMap;
@@ -153,15 +153,15 @@ impl ServerShared {
     /// There is no such state; its end is under way; or I/O under it does not end, and then it stays.
     pub async fn admin_revoke(self: &Arc<Self>, stateid: &Stateid) -> Result<(), AdminError> {
         self.takes_orders()?;
-        self.take_away(stateid).await
+        self.take_away(stateid, Memory::UntilFreed).await
     }
 
-    async fn take_away(self: &Arc<Self>, stateid: &Stateid) -> Result<(), AdminError> {
+    async fn take_away(self: &Arc<Self>, stateid: &Stateid, memory: Memory) -> Result<(), AdminError> {
         const BUSY: AdminError = AdminError::Busy("requests on it still run; it was left as it was");
         let file = self.state.file_of(stateid).ok_or(AdminError::NotFound("open, lock or delegation"))?;
         let object = ObjectId::new(file.as_bytes());
         let gate = self.gates.file(&object).await.map_err(|_| BUSY)?;
-        let plan = self.state.plan_admin_revoke(stateid).map_err(|status| match status {
+        let plan = self.state.plan_admin_revoke(stateid, memory).map_err(|status| match status {
             Status::DELAY => AdminError::Busy("its end is under way"),
             Status::DELEG_REVOKED => AdminError::Refused("it is revoked already".into()),
             _ => AdminError::NotFound("open, lock or delegation"),
@@ -205,13 +205,17 @@ impl ServerShared {
         stateids: Vec<Stateid>,
     ) -> Result<(usize, Vec<AdminError>), AdminError> {
         self.takes_orders()?;
-        Ok(self.take_all_away(stateids).await)
+        Ok(self.take_all_away(stateids, Memory::UntilFreed).await)
     }
 
-    pub(crate) async fn take_all_away(self: &Arc<Self>, stateids: Vec<Stateid>) -> (usize, Vec<AdminError>) {
+    pub(crate) async fn take_all_away(
+        self: &Arc<Self>,
+        stateids: Vec<Stateid>,
+        memory: Memory,
+    ) -> (usize, Vec<AdminError>) {
         let one = |stateid: Stateid| {
             let shared = Arc::clone(self);
-            async move { shared.take_away(&stateid).await }
+            async move { shared.take_away(&stateid, memory).await }
         };
         let results: Vec<_> = futures_util::stream::iter(stateids).map(one).buffer_unordered(AT_ONCE).collect().await;
         let all = results.len();

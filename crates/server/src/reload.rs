@@ -20,7 +20,7 @@ use crate::exports::{Export, ExportError, Exports, OpenToken};
 use crate::ids::IdConfig;
 use crate::server::{WARM_UP, now};
 use crate::shared::ServerShared;
-use dhow_state::Limits;
+use dhow_state::{Limits, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ impl ServerShared {
 /// taken away.
 async fn sweep(shared: Arc<ServerShared>, old: Arc<Exports>, gone: Vec<Arc<Export>>) -> usize {
     let of_gone = |token: &OpenToken| gone.iter().any(|e| e.same_origin(&token.export));
-    let (mut taken, failed) = shared.take_all_away(shared.state.states_where(of_gone)).await;
+    let (mut taken, failed) = shared.take_all_away(shared.state.states_where(of_gone), Memory::Leases).await;
     for error in failed {
         tracing::warn!(%error, "state of an export that is gone");
     }
@@ -154,6 +154,6 @@ async fn sweep(shared: Arc<ServerShared>, old: Arc<Exports>, gone: Vec<Arc<Expor
     while Arc::strong_count(&old) > 1 && !*shared.closing.borrow() {
         tokio::time::sleep(LOOK).await;
     }
-    taken += shared.take_all_away(shared.state.states_where(of_gone)).await.0;
+    taken += shared.take_all_away(shared.state.states_where(of_gone), Memory::Leases).await.0;
     taken
 }

@@ -8,6 +8,10 @@
 //! what differs is what stays: the stateid is *revoked* until the client frees it (FREE_STATEID) or ends. Meanwhile each
 //! use of it is ADMIN_REVOKED and SEQUENCE says ADMIN_STATE_REVOKED (18.46.3). It stands in nobody's way.
 //!
+//! Where the client cannot name the file any more (its export is gone, so that CLOSE too ends at PUTFH), it may have
+//! given the open up without a word, and would hear of it for ever: such a stateid is forgotten after some lease times,
+//! in each of which the client has heard of it ([`Memory::Leases`]).
+//!
 //! Invariant: a revoked stateid is in `Stripe::revoked`, in its client's `states`, and counted in the client's
 //! `admin_revoked`, or in none of them; it is in no other table.
 
@@ -33,16 +37,31 @@ const REMEMBERED: usize = 65_536;
 /// Ranges shown of one lock-owner.
 const RANGES: usize = 64;
 
+/// Lease times that [`Memory::Leases`] means.
+const LEASES: u32 = 2;
+
+/// How long a revoked stateid is remembered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// Until the client frees it (RFC 8881 18.46.3).
+    UntilFreed,
+    /// So, but for two lease times at most.
+    Leases,
+}
+
 /// A stateid that was taken away; counted for its client while it lives.
 #[derive(Debug)]
 pub(crate) struct Revoked {
     client: Arc<Client>,
+    memory: Memory,
+    /// When time was first told of it.
+    since: Option<Time>,
 }
 
 impl Revoked {
-    fn new(client: &Arc<Client>) -> Self {
+    fn new(client: &Arc<Client>, memory: Memory) -> Self {
         client.admin_revoked.fetch_add(1, Ordering::SeqCst);
-        Self { client: client.clone() }
+        Self { client: client.clone(), memory, since: None }
     }
 }
 
@@ -193,7 +212,7 @@ impl<T> Stripe<T> {
     }
 
     /// Stateids that are in no other table any more are revoked, as far as their client is concerned.
-    pub(crate) fn remember_revoked(&mut self, client: &Arc<Client>, keys: &[StateKey]) {
+    pub(crate) fn remember_revoked(&mut self, client: &Arc<Client>, keys: &[StateKey], memory: Memory) {
         // Under this lock, so that a retire that begins now either sees them or is seen here.
         let mut states = client.states.lock();
         if client.is_dying() {
@@ -204,7 +223,7 @@ impl<T> Stripe<T> {
                 return;
             }
             states.insert(*key);
-            self.revoked.insert(*key, Revoked::new(client));
+            self.revoked.insert(*key, Revoked::new(client, memory));
         }
     }
 }
@@ -338,24 +357,43 @@ impl<T: Clone + Send> State<T> {
         of_open.or_else(|| stripe.delegs.get(&key).map(|d| d.file.clone()))
     }
 
+    /// What time does to revoked stateids: see [`Memory`].
+    pub(crate) fn tick_revoked(&self, now: Time) {
+        let most = self.limits().lease * LEASES;
+        for stripe in &self.stripes {
+            let mut stripe = stripe.lock();
+            if stripe.revoked.is_empty() {
+                continue;
+            }
+            stripe.revoked.retain(|key, r| {
+                let since = *r.since.get_or_insert(now);
+                let keep = r.memory == Memory::UntilFreed || now.since(since) <= most;
+                if !keep {
+                    r.client.states.lock().remove(key);
+                }
+                keep
+            });
+        }
+    }
+
     /// Takes state from its client; the caller keeps other changes of the file's state away meanwhile.
     ///
     /// # Errors
     ///
     /// BAD_STATEID (there is no such state), DELEG_REVOKED (that was done), DELAY (its end is under way).
-    pub fn plan_admin_revoke(&self, stateid: &Stateid) -> Result<Revocation<'_, T>, Status> {
+    pub fn plan_admin_revoke(&self, stateid: &Stateid, memory: Memory) -> Result<Revocation<'_, T>, Status> {
         let key = StateKey::parse(&stateid.other);
         match key {
             _ if stateid.is_special() => Err(Status::BAD_STATEID),
-            k if k.is(Kind::Open) => self.plan_revoke_open(k).map(Revocation::Open),
-            k if k.is(Kind::Deleg) => self.plan_revoke_deleg(k).map(Revocation::Delegation),
-            k if k.is(Kind::Lock) => self.revoke_locks(k).map(Revocation::Locks),
+            k if k.is(Kind::Open) => self.plan_revoke_open(k, memory).map(Revocation::Open),
+            k if k.is(Kind::Deleg) => self.plan_revoke_deleg(k, memory).map(Revocation::Delegation),
+            k if k.is(Kind::Lock) => self.revoke_locks(k, memory).map(Revocation::Locks),
             _ => Err(Status::BAD_STATEID),
         }
     }
 
     /// All that one lock-owner has locked on a file, through whichever open, and its lock states there.
-    fn revoke_locks(&self, key: StateKey) -> Result<Effects<T>, Status> {
+    fn revoke_locks(&self, key: StateKey, memory: Memory) -> Result<Effects<T>, Status> {
         let mut guard = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
         let stripe = &mut *guard;
         let state = stripe.locks.get(&key).ok_or(Status::BAD_STATEID)?;
@@ -385,7 +423,7 @@ impl<T: Clone + Send> State<T> {
                 effects.push(Effect::Unlock { file, open: token, owner });
             }
         }
-        stripe.remember_revoked(&client, &gone);
+        stripe.remember_revoked(&client, &gone, memory);
         Ok(effects)
     }
 

@@ -20,6 +20,7 @@
 //! * While a [`Change`] or a write under a special stateid is under way, none is granted on that file.
 
 use crate::State;
+use crate::admin::Memory;
 use crate::client::Client;
 use crate::file::{Stripe, in_nobodys_way};
 use crate::ids::{Kind, StateKey, check_seqid};
@@ -428,7 +429,7 @@ enum How {
     /// Revoked, for its recall was not heeded.
     Late,
     /// Revoked, for an administrator wants it.
-    ByAdmin,
+    ByAdmin(Memory),
 }
 
 impl<T: Clone + Send> DelegEnd<'_, T> {
@@ -451,8 +452,8 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
         if self.how != How::Late {
             let client = stripe.delegs.get(&self.key).map(|d| d.client.clone());
             stripe.remove_deleg(&self.key, &mut effects);
-            if let Some(client) = client.filter(|_| self.how == How::ByAdmin) {
-                stripe.remember_revoked(&client, &[self.key]);
+            if let (Some(client), How::ByAdmin(memory)) = (client, self.how) {
+                stripe.remember_revoked(&client, &[self.key], memory);
             }
             return effects;
         }
@@ -675,9 +676,9 @@ impl<T: Clone + Send> State<T> {
     }
 
     /// Begins to take a delegation from its client, recalled or not (RFC 8881 8.5): as [`State::plan_revoke`].
-    pub(crate) fn plan_revoke_deleg(&self, key: StateKey) -> Result<DelegEnd<'_, T>, Status> {
+    pub(crate) fn plan_revoke_deleg(&self, key: StateKey, memory: Memory) -> Result<DelegEnd<'_, T>, Status> {
         let mut stripe = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
-        self.end_deleg(&mut stripe, key, How::ByAdmin)
+        self.end_deleg(&mut stripe, key, How::ByAdmin(memory))
     }
 
     fn end_deleg(&self, stripe: &mut Stripe<T>, key: StateKey, how: How) -> Result<DelegEnd<'_, T>, Status> {

@@ -57,7 +57,7 @@ pub mod sources;
 mod stateids;
 mod types;
 
-pub use admin::{ClientInfo, CopyInfo, Detail, Page, Revocation, StateFilter, StateInfo};
+pub use admin::{ClientInfo, CopyInfo, Detail, Memory, Page, Revocation, StateFilter, StateInfo};
 pub use backchannel::{CbToken, CbUnavailable};
 pub use client::Client;
 pub use clients::{CreatedSession, ExchangeId, ExchangedId};
@@ -194,6 +194,7 @@ impl<T: Clone + Send> State<T> {
         self.tick_notifies(now);
         self.tick_delegs(now, &mut effects);
         self.tick_waiters(now, &mut effects);
+        self.tick_revoked(now);
         self.tick_slots(&mut effects);
         effects
     }

@@ -6,6 +6,7 @@
 //! file through a gate, so two plans of one file and owner at once are rare; they are answered with DELAY.
 
 use crate::State;
+use crate::admin::Memory;
 use crate::client::Client;
 use crate::deleg::{Ask, DelegKind, Delegated, Offer, Use, WhyNot};
 use crate::file::{Open, Stripe};
@@ -301,7 +302,7 @@ pub struct ClosePlan<'a, T: Clone + Send> {
     file: FileKey,
     gate: Arc<IoGate>,
     /// An administrator wants it: the client is to learn that its stateids are revoked.
-    revoke: bool,
+    revoke: Option<Memory>,
     done: bool,
 }
 
@@ -317,10 +318,10 @@ impl<T: Clone + Send> ClosePlan<'_, T> {
         self.done = true;
         let mut effects = Vec::new();
         let mut stripe = self.state.stripe(&self.file).lock();
-        let known = if self.revoke { stripe.stateids_of(&self.key) } else { None };
+        let known = self.revoke.and_then(|memory| Some((stripe.stateids_of(&self.key)?, memory)));
         let removed = stripe.remove_open(&self.key, &mut effects);
-        if let Some((client, keys)) = known {
-            stripe.remember_revoked(&client, &keys);
+        if let Some(((client, keys), memory)) = known {
+            stripe.remember_revoked(&client, &keys, memory);
         }
         drop(stripe);
         self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
@@ -529,18 +530,18 @@ impl<T: Clone + Send> State<T> {
         let mut stripe = self.stripe(file).lock();
         let (key, open) = self.find_open(&mut stripe, client, file, stateid)?;
         open.closing = true;
-        Ok(ClosePlan { state: self, key, file: file.clone(), gate: open.gate.clone(), revoke: false, done: false })
+        Ok(ClosePlan { state: self, key, file: file.clone(), gate: open.gate.clone(), revoke: None, done: false })
     }
 
     /// Plans to take an open from its client (RFC 8881 8.5): as [`State::plan_close`].
-    pub(crate) fn plan_revoke_open(&self, key: StateKey) -> Result<ClosePlan<'_, T>, Status> {
+    pub(crate) fn plan_revoke_open(&self, key: StateKey, memory: Memory) -> Result<ClosePlan<'_, T>, Status> {
         let mut stripe = self.stripe_of(&key).ok_or(Status::BAD_STATEID)?.lock();
         let open = stripe.opens.get_mut(&key).ok_or(Status::BAD_STATEID)?;
         if std::mem::replace(&mut open.closing, true) {
             return Err(Status::DELAY);
         }
         let (file, gate) = (open.file.clone(), open.gate.clone());
-        Ok(ClosePlan { state: self, key, file, gate, revoke: true, done: false })
+        Ok(ClosePlan { state: self, key, file, gate, revoke: Some(memory), done: false })
     }
 
     /// Whether anybody but `client` has the file open, or denies `access` to it: for SETATTR, REMOVE and RENAME rules

@@ -5,7 +5,7 @@ use dhow_state::*;
 use std::time::Duration;
 
 fn revoke(s: &S, stateid: &Stateid) -> Result<Effects<u32>, Status> {
-    Ok(match s.plan_admin_revoke(stateid)? {
+    Ok(match s.plan_admin_revoke(stateid, Memory::UntilFreed)? {
         Revocation::Open(plan) => {
             assert!(plan.drain().is_done());
             plan.commit()
@@ -31,8 +31,8 @@ fn nothing_is_left_behind() {
         let open = c.open("f", "o", Share::BOTH, Share::NONE, t(1)).unwrap();
         let locker = Locker::New { open: &open, owner: &bytes("l") };
         let lock = c.lock("f", locker, range(0, 9), LockKind::Write, t(1)).unwrap();
-        let plan = s.plan_admin_revoke(&open).unwrap();
-        assert!(matches!(s.plan_admin_revoke(&open), Err(Status::DELAY)), "one at a time");
+        let plan = s.plan_admin_revoke(&open, Memory::UntilFreed).unwrap();
+        assert!(matches!(s.plan_admin_revoke(&open, Memory::UntilFreed), Err(Status::DELAY)), "one at a time");
         let Revocation::Open(plan) = plan else { panic!() };
         let mut effects = Vec::new();
         if late {
@@ -61,7 +61,7 @@ fn a_revocation_may_be_given_up() {
     let mut c = C::new(&s, "c", t(1));
     let open = c.open("f", "o", Share::BOTH, Share::NONE, t(1)).unwrap();
     let io = c.io("f", &open, IoKind::Write, t(1)).unwrap();
-    let Revocation::Open(plan) = s.plan_admin_revoke(&open).unwrap() else { panic!() };
+    let Revocation::Open(plan) = s.plan_admin_revoke(&open, Memory::UntilFreed).unwrap() else { panic!() };
     assert!(!plan.drain().is_done());
     assert_eq!(c.io("f", &open, IoKind::Write, t(1)).unwrap_err(), Refused::Status(Status::DELAY));
     drop(plan);
@@ -100,6 +100,31 @@ fn locks_of_one_owner_through_two_opens() {
     let again = a.lock("f", through(&one), range(0, 9), LockKind::Write, t(1)).unwrap();
     assert_ne!(again.other, l1.other);
     assert_eq!(s.admin_clients(None, 9, t(1)).items[0].locks, 2, "a range and a lock state");
+}
+
+/// 18.46.3: the client hears of it until it has freed it; but where it cannot name the file any more, for two lease times
+/// at most.
+#[test]
+fn how_long_it_is_remembered() {
+    for (memory, after) in [(Memory::UntilFreed, Status::ADMIN_REVOKED), (Memory::Leases, Status::BAD_STATEID)] {
+        let s = server();
+        let mut c = C::new(&s, "c", t(1));
+        let open = c.open("f", "o", Share::BOTH, Share::NONE, t(1)).unwrap();
+        let Revocation::Open(plan) = s.plan_admin_revoke(&open, memory).unwrap() else { panic!() };
+        plan.commit();
+        for time in (2..=2 + 2 * LEASE).step_by(10) {
+            c.renew(t(time)).unwrap();
+            s.tick(t(time));
+            assert_ne!(flags(&mut c, t(time)), 0, "{memory:?} at {time}");
+        }
+        let late = t(3 + 2 * LEASE);
+        s.tick(late);
+        assert_eq!(s.test_stateid(&c.me, &open), after, "{memory:?}");
+        assert_eq!(flags(&mut c, late) != 0, memory == Memory::UntilFreed);
+        assert!(s.expire_client(c.id, late));
+        retire(&s, c.id, late).unwrap();
+        assert_eq!(s.counts(), Counts::default());
+    }
 }
 
 /// Pages show everything once, whatever their length; filters hold.

@@ -3,9 +3,8 @@
 //! or a clock.
 //!
 //! **Who conflicts waits a little.** A request that a delegation stands against has the recall sent and waits for at most
-//! [`RETURN_WAIT`] for the delegation to come back, then it is judged again; if it is not back yet the answer is DELAY
-//! and the client asks again (10.4.4). While it waits it holds no gate and no lock, for the holder may have to OPEN, LOCK
-//! and WRITE the same file before it can return the delegation.
+//! half a second for the delegation to come back, then it is judged again; if it is not back yet the answer is DELAY
+//! and the client asks again (10.4.4); see `crate::way`.
 //!
 //! **Local programs.** On a backend that others may change too, a read delegation is given only together with a watch
 //! for local writers ([`dhow_vfs::Backend::watch_writers`]); a write delegation is not given at all. The watch lives in
@@ -23,6 +22,7 @@ use crate::metrics::count;
 use crate::reaper::owner_bytes;
 use crate::shared::ServerShared;
 use crate::v4::{Fh, OpCx};
+use crate::way::Way;
 use bytes::Bytes;
 use dhow_proto::v4::cb::{
     CbArgOp, CbGetattrArgs, CbNotifyLockArgs, CbRecallAnyArgs, CbRecallArgs, CbRecallSlotArgs, CbResOp, rca4,
@@ -35,13 +35,6 @@ use dhow_state::{
 use dhow_vfs::{Attr, Deny, ErrorKind, Name, OpenAccess, OpenHow, Time};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::time::Instant;
-
-/// How long a request waits for a delegation that is in its way before it answers DELAY.
-const RETURN_WAIT: Duration = Duration::from_millis(500);
-
-/// It looks again after this time at the latest.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Pause between two tries of a recall that got no answer.
 const RECALL_PAUSE: Duration = Duration::from_secs(1);
@@ -51,42 +44,6 @@ const UNKNOWN: u32 = 3;
 
 /// How long a GETATTR waits for the holder of a write delegation.
 const GETATTR_WAIT: Duration = Duration::from_secs(2);
-
-/// Why a request cannot go on at once.
-pub(crate) enum Blocked {
-    /// Answer this.
-    Status(Status),
-    /// Delegations stand in the way; these recalls are to be sent.
-    Delegated(Vec<Recall>),
-}
-
-impl From<Status> for Blocked {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
-}
-
-/// The time that one request may wait for delegations, in all.
-#[derive(Debug, Default)]
-pub(crate) struct ReturnWait(Option<Instant>);
-
-impl ReturnWait {
-    /// Sends the recalls and waits until some delegation came back, or a moment; then the request is judged again.
-    ///
-    /// # Errors
-    /// DELAY: it has waited long enough.
-    pub async fn wait(&mut self, server: &Arc<ServerShared>, recalls: Vec<Recall>) -> Result<(), Status> {
-        let gone = server.delegations_gone.notified();
-        server.send_recalls(recalls);
-        let now = Instant::now();
-        let until = *self.0.get_or_insert(now + RETURN_WAIT);
-        if now >= until {
-            return Err(Status::DELAY);
-        }
-        let _ = tokio::time::timeout(LOOK.min(until - now), gone).await;
-        Ok(())
-    }
-}
 
 /// What is to be offered with an OPEN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -438,9 +395,13 @@ impl OpCx {
             return Ok(attr);
         }
         let client = self.slot.as_ref().map(|s| s.client().id());
-        match self.server.state.write_holder(client, &fh.key()) {
-            None => Ok(attr),
-            Some(holder) => Box::pin(self.server.ask_holder(holder, attr)).await,
+        let mut way = Way::default();
+        loop {
+            match self.server.state.write_holder(client, &fh.key(), self.server.now()) {
+                Ok(None) => return Ok(attr),
+                Ok(Some(holder)) => return Box::pin(self.server.ask_holder(holder, attr)).await,
+                Err(refused) => Box::pin(way.clear(&self.server, refused)).await?,
+            }
         }
     }
 
@@ -448,33 +409,24 @@ impl OpCx {
     /// `None` where there are no delegations at all.
     ///
     /// # Errors
-    /// A delegation stands in the way, or DELAY.
-    pub async fn try_change(&self, fh: &Fh) -> Result<Option<Change<'_, OpenToken>>, Blocked> {
+    /// What stands in the way.
+    pub fn try_change(&self, fh: &Fh) -> Result<Option<Change<'_, OpenToken>>, Refused> {
         if !self.server.delegates() {
             return Ok(None);
         }
-        for _ in 0..8 {
-            match self.server.state.begin_change(self.client()?, &fh.key(), self.server.now()) {
-                Ok(change) => return Ok(Some(change)),
-                Err(Refused::Status(status)) => return Err(status.into()),
-                Err(Refused::Courtesy(id)) => self.server.clear_the_way(id).await?,
-                Err(Refused::Delegated(recalls)) => return Err(Blocked::Delegated(recalls)),
-            }
-        }
-        Err(Status::DELAY.into())
+        self.server.state.begin_change(self.client()?, &fh.key(), self.server.now()).map(Some)
     }
 
-    /// As [`OpCx::try_change`], with a short wait for the delegations; the caller holds no gate.
+    /// As [`OpCx::try_change`], with a short wait for what stands in the way; the caller holds no gate and no lock.
     ///
     /// # Errors
     /// DELAY.
     pub async fn change(&self, fh: &Fh) -> Result<Option<Change<'_, OpenToken>>, Status> {
-        let mut returned = ReturnWait::default();
+        let mut way = Way::default();
         loop {
-            match self.try_change(fh).await {
+            match self.try_change(fh) {
                 Ok(change) => return Ok(change),
-                Err(Blocked::Status(status)) => return Err(status),
-                Err(Blocked::Delegated(recalls)) => returned.wait(&self.server, recalls).await?,
+                Err(refused) => way.clear(&self.server, refused).await?,
             }
         }
     }
@@ -508,7 +460,7 @@ impl OpCx {
     ///
     /// # Errors
     /// As [`OpCx::try_change`].
-    pub async fn try_change_named(&self, dir: &Fh, name: &Name) -> Result<Option<Change<'_, OpenToken>>, Blocked> {
+    pub async fn try_change_named(&self, dir: &Fh, name: &Name) -> Result<Option<Change<'_, OpenToken>>, Refused> {
         if !self.server.delegates() {
             return Ok(None);
         }
@@ -518,7 +470,7 @@ impl OpCx {
             None => backend.lookup(&dir.user, &dir.handle, name).await,
         };
         match found {
-            Ok(node) => self.try_change(&dir.sibling(node.handle)).await,
+            Ok(node) => self.try_change(&dir.sibling(node.handle)),
             // The operation itself will say what is wrong.
             Err(_) => Ok(None),
         }
@@ -528,14 +480,11 @@ impl OpCx {
     ///
     /// # Errors
     /// DELAY.
-    pub async fn no_local_locks(&self, fh: &Fh) -> Result<(), Status> {
-        let mut returned = ReturnWait::default();
+    pub async fn no_local_locks(&self, fh: &Fh, way: &mut Way) -> Result<(), Status> {
         loop {
             match self.server.state.check_delegations(self.client()?, &fh.key(), Use::TestLock, self.server.now()) {
                 Ok(()) => return Ok(()),
-                Err(Refused::Status(status)) => return Err(status),
-                Err(Refused::Courtesy(id)) => self.server.clear_the_way(id).await?,
-                Err(Refused::Delegated(recalls)) => returned.wait(&self.server, recalls).await?,
+                Err(refused) => way.clear(&self.server, refused).await?,
             }
         }
     }

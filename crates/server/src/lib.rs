@@ -9,8 +9,8 @@
 //! * [`config`]: what a server is told; [`server`]: start, run, stop; [`shared`]: what all parts share.
 //! * [`exports`], `walk`: the namespace; [`fh`]: filehandles; [`cred`]: callers and squashing; `attrs`: attributes;
 //!   `acl`: access control lists; [`ids`]: names of users and groups; [`errmap`]: errors to statuses; [`metrics`]: counters;
-//!   `deleg`: delegations; `callback`: calls to clients; [`admin`]: what an administrator sees and does; [`reload`]: other
-//!   exports and limits while the server runs.
+//!   `deleg`: delegations; `callback`: calls to clients; `way`: waiting for what goes in a while; [`admin`]: what an
+//!   administrator sees and does; [`reload`]: other exports and limits while the server runs.
 //!
 //! Nothing here prints or reads files; logs go to `tracing`.
 
@@ -39,6 +39,7 @@ pub mod shared;
 pub mod store;
 mod v4;
 mod walk;
+mod way;
 
 pub use config::{Delegations, ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
 pub use copy::{CommitPolicy, CopyConfig};

@@ -143,27 +143,26 @@ impl ServerShared {
             return;
         }
         tracing::debug!(client = ?retire.client(), "retired");
-        // Before others are let in: what watches for writers would hold them up.
-        for watch in retire.delegations().iter().filter_map(|t| t.watch.as_ref()) {
-            watch.end();
-        }
-        let effects = retire.finish();
-        self.delegations_gone.notify_waiters();
-        for effect in effects {
+        for effect in retire.finish() {
             self.end_state(effect).await;
         }
     }
 
-    /// Frees the state of a client file by file, under each file's gate: whoever passes it next finds both the state and
-    /// the backend's side free. Files whose gate is held are left for last and then waited for together, so that a stuck
+    /// Frees the state of a client file by file, opens, locks and delegation together, under each file's gate: whoever
+    /// passes it next finds both the state and the backend's side free. Files whose gate is held are left for last and then waited for together, so that a stuck
     /// one holds up nothing but itself. Whether all were freed.
     async fn free_files(self: &Arc<Self>, retire: &Retire<'_, OpenToken>) -> bool {
         let free = async |file: &FileKey, wait: Duration| {
             let pass = self.gates.files.pass(&ObjectId::new(file.as_bytes()), wait).await;
             let Ok(_pass) = pass else { return false };
+            // Before others are let in: what watches for writers would hold them up.
+            if let Some(watch) = retire.delegation(file).and_then(|t| t.watch) {
+                watch.end();
+            }
             for effect in retire.free(file) {
                 self.end_state(effect).await;
             }
+            self.delegations_gone.notify_waiters();
             true
         };
         let mut crowded = Vec::new();

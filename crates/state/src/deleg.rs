@@ -313,6 +313,12 @@ impl<T: Clone> Stripe<T> {
         self.drop_if_idle(file);
     }
 
+    /// A client's delegation of a file that is not revoked.
+    pub(crate) fn delegation_of(&self, file: &FileKey, client: ClientId) -> Option<StateKey> {
+        let own = |key: &&StateKey| self.delegs.get(key).is_some_and(|d| d.client.id() == client);
+        self.files.get(file)?.delegs.iter().find(own).copied()
+    }
+
     /// The token of a delegation that is not revoked.
     pub(crate) fn deleg_token(&self, key: &StateKey) -> Option<&T> {
         self.delegs.get(key).and_then(|d| d.token.as_ref())
@@ -697,22 +703,33 @@ impl<T: Clone + Send> State<T> {
 
     /// The client other than `client` that holds a write delegation of `file`, to be asked for size and change
     /// (RFC 8881 10.4.3).
-    pub fn write_holder(&self, client: Option<ClientId>, file: &FileKey) -> Option<Holder<T>> {
+    ///
+    /// # Errors
+    ///
+    /// It is a client whose lease has ended: what it changed and did not send is lost with it.
+    pub fn write_holder(
+        &self,
+        client: Option<ClientId>,
+        file: &FileKey,
+        now: Time,
+    ) -> Result<Option<Holder<T>>, Refused> {
         if self.write_delegations() == 0 {
-            return None;
+            return Ok(None);
         }
         let stripe = self.stripe(file).lock();
-        let f = stripe.files.get(file)?;
-        f.delegs.iter().find_map(|key| {
-            let d = stripe.delegs.get(key)?;
-            let theirs = d.kind == DelegKind::Write && Some(d.client.id()) != client;
-            let token = d.token.clone().filter(|_| theirs)?;
-            Some(Holder { client: d.client.id(), stateid: key.stateid(1), token })
-        })
+        let Some(f) = stripe.files.get(file) else { return Ok(None) };
+        let theirs = |d: &&Deleg<T>| d.kind == DelegKind::Write && Some(d.client.id()) != client;
+        let found = f.delegs.iter().find_map(|key| stripe.delegs.get(key).filter(theirs).map(|d| (key, d)));
+        let Some((key, d)) = found else { return Ok(None) };
+        if in_nobodys_way(&d.client, now) {
+            return Err(Refused::Courtesy(d.client.id()));
+        }
+        let holder = |token| Holder { client: d.client.id(), stateid: key.stateid(1), token };
+        Ok(d.token.clone().map(holder))
     }
 
     /// What the holder of a write delegation said of the file (RFC 8881 10.4.3): its change attribute as others are to
-    /// see it, if the file is modified. `actual_*` is what the backend says.
+    /// see it, if the file is modified. `actual_*` is what the backend says, and what counts once the delegation is gone.
     pub fn observed(
         &self,
         stateid: &Stateid,
@@ -723,7 +740,7 @@ impl<T: Clone + Send> State<T> {
     ) -> Option<u64> {
         let key = StateKey::parse(&stateid.other);
         let mut stripe = self.stripe_of(&key)?.lock();
-        let d = stripe.delegs.get_mut(&key)?;
+        let d = stripe.delegs.get_mut(&key).filter(|d| d.phase != Phase::Revoked)?;
         d.modified |= change.is_some_and(|c| c != d.granted_change) || size != actual_size;
         if !d.modified {
             return None;

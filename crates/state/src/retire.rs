@@ -3,8 +3,9 @@
 //!
 //! Order, each step of which the next one needs: the client dies (no request of it is admitted, no state added) and its
 //! sessions go; its opens take no new I/O and the old is waited for ([`Retire::drain`]); its durable record goes
-//! ([`Retire::forget`]: before anything is granted that it stood against, RFC 8881 8.4.3); its state goes
-//! ([`Retire::finish`]). Until the last step its state counts in every conflict check.
+//! ([`Retire::forget`]: before anything is granted that it stood against, RFC 8881 8.4.3); its opens and delegations go,
+//! file by file ([`Retire::free`]), then it goes itself ([`Retire::finish`]). Until it is freed, state counts in every
+//! conflict check.
 
 use crate::State;
 use crate::client::Client;
@@ -59,15 +60,16 @@ impl<T: Clone + Send> Retire<'_, T> {
         keys
     }
 
-    /// The files that the client has open: their state can be freed one by one, each under whatever the caller holds
-    /// against other changes of that file.
+    /// The files that the client has open or holds a delegation of: their state can be freed one by one, each under
+    /// whatever the caller holds against other changes of that file.
     pub fn files(&self) -> Vec<FileKey> {
         let mut files: Vec<FileKey> = Vec::new();
         for key in self.keys() {
-            if let Some(stripe) = self.state.stripe_of(&key)
-                && let Some(o) = stripe.lock().opens.get(&key)
-            {
-                files.push(o.file.clone());
+            if let Some(stripe) = self.state.stripe_of(&key) {
+                let stripe = stripe.lock();
+                files.extend(stripe.opens.get(&key).map(|o| o.file.clone()));
+                // One that was revoked is in nobody's way, and goes with the client.
+                files.extend(stripe.delegs.get(&key).filter(|d| d.token.is_some()).map(|d| d.file.clone()));
             }
         }
         files.sort_unstable();
@@ -75,7 +77,16 @@ impl<T: Clone + Send> Retire<'_, T> {
         files
     }
 
-    /// Frees the client's state on one file. Its I/O must be waited for and its record forgotten.
+    /// The token of its delegation of one file: what guards that at the backend is to be given up before
+    /// [`Retire::free`] lets others in.
+    pub fn delegation(&self, file: &FileKey) -> Option<T> {
+        let stripe = self.state.stripe(file).lock();
+        let key = stripe.delegation_of(file, self.client.id())?;
+        stripe.deleg_token(&key).cloned()
+    }
+
+    /// Frees the client's opens, locks and delegation of one file, in one step. Its I/O must be waited for and its record
+    /// forgotten.
     pub fn free(&self, file: &FileKey) -> Effects<T> {
         let mut effects = Vec::new();
         let mut stripe = self.state.stripe(file).lock();
@@ -87,13 +98,10 @@ impl<T: Clone + Send> Retire<'_, T> {
             let removed = stripe.remove_open(&key, &mut effects);
             self.state.opens.fetch_sub(usize::from(removed), Ordering::Relaxed);
         }
+        if let Some(key) = stripe.delegation_of(file, self.client.id()) {
+            stripe.remove_deleg(&key, &mut effects);
+        }
         effects
-    }
-
-    /// Tokens of its delegations: what guards them at the backend is to be given up before [`Retire::finish`].
-    pub fn delegations(&self) -> Vec<T> {
-        let token = |key: &StateKey| self.state.stripe_of(key)?.lock().deleg_token(key).cloned();
-        self.keys().iter().filter_map(token).collect()
     }
 
     /// Frees all state that the client still has; it is gone afterwards.

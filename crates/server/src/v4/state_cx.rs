@@ -2,11 +2,9 @@
 
 use super::OpCx;
 use crate::reaper::owner_bytes;
-use crate::shared::ServerShared;
-use dhow_proto::v4::{ClientId, Stateid, Status};
+use dhow_proto::v4::{Stateid, Status};
 use dhow_state::{OwnerKey, Share};
 use dhow_vfs::{Deny, OpenAccess, OpenHow};
-use std::sync::Arc;
 
 impl OpCx {
     /// The stateid that an argument of LOCK, LOCKU or I/O means: the current stateid comes with seqid 0, that is, as
@@ -21,24 +19,6 @@ impl OpCx {
             Stateid::CURRENT => return Err(Status::BAD_STATEID),
             _ => meant,
         })
-    }
-}
-
-/// How often clients whose lease has ended may be cleared out of one request's way.
-#[derive(Debug, Default)]
-pub(crate) struct Retry(u32);
-
-impl Retry {
-    /// Retires the client that stands in the way (case B32); then the request is judged again.
-    ///
-    /// # Errors
-    /// DELAY: it takes too long, or there are too many.
-    pub async fn clear(&mut self, server: &Arc<ServerShared>, id: ClientId) -> Result<(), Status> {
-        self.0 += 1;
-        if self.0 > 8 {
-            return Err(Status::DELAY);
-        }
-        server.clear_the_way(id).await
     }
 }
 

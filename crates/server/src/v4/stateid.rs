@@ -1,15 +1,12 @@
 //! From a stateid to the right to read or write.
 
 use super::{Fh, OpCx};
-use crate::deleg::ReturnWait;
 use crate::exports::OpenToken;
+use crate::way::Way;
 use dhow_proto::v4::{Stateid, Status};
 use dhow_state::{IoKind, IoToken, Refused, State};
 use dhow_vfs::IoRef;
 use std::sync::Arc;
-
-/// Ended clients that one request may have to retire before it answers DELAY.
-const COURTESY_ROUNDS: u32 = 8;
 
 /// The right to do I/O on a file, until dropped: while it lives the state it rests on is not freed.
 #[derive(Debug)]
@@ -31,30 +28,28 @@ impl Grant {
 }
 
 /// Checks `stateid` for I/O of `kind` on `fh` (RFC 8881 8.2.2, 9.1.2): access mode, share reservations of others for
-/// special stateids, the grace period.
+/// special stateids, the grace period. Waits a little for what stands in the way; the caller holds no gate and no lock.
 ///
 /// # Errors
 /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE, LOCKED, GRACE, DELAY.
 pub(crate) async fn grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) -> Result<Grant, Status> {
-    let stateid = cx.state_arg(stateid)?;
-    let (client, state) = (cx.client()?, &cx.server.state);
-    let key = fh.key();
-    // Each round retires one client whose lease has ended; more than a few in the way of one file is no good reason to
-    // keep a request waiting.
-    let mut returned = ReturnWait::default();
-    let mut rounds = 0;
-    while rounds < COURTESY_ROUNDS {
-        match state.begin_io(client, &key, &stateid, kind, cx.server.now()) {
-            Ok(token) => return Ok(Grant { fh: fh.clone(), token }),
-            Err(Refused::Status(status)) => return Err(status),
-            Err(Refused::Courtesy(id)) => {
-                rounds += 1;
-                cx.server.clear_the_way(id).await?;
-            }
-            Err(Refused::Delegated(recalls)) => returned.wait(&cx.server, recalls).await?,
+    let mut way = Way::default();
+    loop {
+        match try_grant(cx, fh, stateid, kind) {
+            Ok(grant) => return Ok(grant),
+            Err(refused) => way.clear(&cx.server, refused).await?,
         }
     }
-    Err(Status::DELAY)
+}
+
+/// As [`grant`], without the wait: for who holds a gate.
+///
+/// # Errors
+/// As [`grant`], or what stands in the way.
+pub(crate) fn try_grant(cx: &OpCx, fh: &Fh, stateid: Stateid, kind: IoKind) -> Result<Grant, Refused> {
+    let stateid = cx.state_arg(stateid)?;
+    let token = cx.server.state.begin_io(cx.client()?, &fh.key(), &stateid, kind, cx.server.now())?;
+    Ok(Grant { fh: fh.clone(), token })
 }
 
 /// As [`grant`], for READ, READ_PLUS and SEEK, which alone honour copy-notify stateids: those come from another server,

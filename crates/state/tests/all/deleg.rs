@@ -267,9 +267,12 @@ fn clients_whose_lease_has_ended_are_in_nobodys_way() {
     assert_eq!(x.b.open("f", "o", Share::READ, Share::NONE, late).unwrap_err(), Refused::Courtesy(x.a.id));
     assert_eq!(x.s.begin_change(&x.b.me, &file("f"), late).unwrap_err(), Refused::Courtesy(x.a.id));
     assert_eq!(x.s.recall_file(&file("f"), late), (vec![], vec![x.a.id]), "a local writer does not wait either");
+    assert_eq!(x.s.write_holder(Some(x.b.id), &file("f"), late).unwrap_err(), Refused::Courtesy(x.a.id));
     let r = x.s.retire(x.a.id, late).unwrap();
-    assert_eq!(r.delegations(), [9], "what guards it is given up first");
-    assert_eq!(r.finish().len(), 2);
+    assert_eq!(r.files(), [file("f")]);
+    assert_eq!(r.delegation(&file("f")), Some(9), "what guards it is given up first");
+    assert_eq!(r.free(&file("f")).len(), 2);
+    assert!(r.finish().is_empty());
     assert_eq!((x.s.delegations(), x.s.counts().files), (0, 0));
     x.b.open("f", "o", Share::READ, Share::NONE, late).unwrap();
 }
@@ -376,8 +379,9 @@ fn others_see_the_file_change_at_its_holder() {
     let x = two();
     let (_, d) = open(&x.a, "f", "o", Share::BOTH, Write, t(1)).unwrap();
     let d = d.unwrap();
-    assert!(x.s.write_holder(Some(x.a.id), &file("f")).is_none(), "the holder is not asked about itself");
-    let holder = x.s.write_holder(Some(x.b.id), &file("f")).unwrap();
+    let own = x.s.write_holder(Some(x.a.id), &file("f"), t(1)).unwrap();
+    assert!(own.is_none(), "the holder is not asked about itself");
+    let holder = x.s.write_holder(Some(x.b.id), &file("f"), t(1)).unwrap().unwrap();
     assert_eq!((holder.client, holder.stateid, holder.token), (x.a.id, d, 9));
     assert_eq!(x.s.observed(&d, Some(100), 5, 100, 5), None);
     assert_eq!(x.s.observed(&d, Some(101), 5, 100, 5), Some(101));

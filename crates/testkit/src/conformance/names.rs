@@ -23,14 +23,21 @@ pub(super) async fn names_are_bytes(t: &T) {
     }
 }
 
-/// Case B17: 255 bytes of name, 4095 bytes of target; targets come back at their exact length.
+/// Case B17: 255 bytes of name, 4095 bytes of target; targets come back at their exact length. Some filesystems end at
+/// 1023 or 1024 bytes (XFS): then that is said, and nothing is made.
 pub(super) async fn lengths_of_names_and_targets(t: &T) {
     let long = "n".repeat(255);
     t.file(&t.root, &long).await;
     assert!(t.lookup(&t.root, &long).await.is_ok());
     for len in [1, 255, 256, 1023, 1024, 4095] {
         let target = Bytes::from("t".repeat(len));
-        let link = t.make(&t.root, &format!("l{len}"), Make::Symlink(target.clone())).await.unwrap();
+        let text = format!("l{len}");
+        let made = t.make(&t.root, &text, Make::Symlink(target.clone())).await;
+        if len > 1023 && made.as_ref().is_err_and(|e| e.kind() == ErrorKind::NameTooLong) {
+            assert_eq!(kind(t.lookup(&t.root, &text).await), ErrorKind::NotFound);
+            continue;
+        }
+        let link = made.unwrap();
         assert_eq!(t.b.readlink(&t.cx, &link).await.unwrap(), target, "a target of {len} bytes");
         assert_eq!(t.attr(&link).await.size, len as u64);
     }

@@ -3,11 +3,11 @@
 
 use super::lock_common::{backend_range, denied, denied_beyond, kind_of, wrong_type};
 use crate::reaper::owner_bytes;
-use crate::v4::state_cx::Retry;
 use crate::v4::{OpCx, OpResult};
+use crate::way::Way;
 use dhow_proto::v4::ops::{LockArgs, LockRes, Locker as WireLocker};
 use dhow_proto::v4::{LockType, Status};
-use dhow_state::{Claim, LockRefused, LockRequest, Locker, Range};
+use dhow_state::{Claim, LockRefused, LockRequest, Locker, Range, Refused};
 use dhow_vfs::{ErrorKind, IoRef, LockOwner};
 
 pub(crate) async fn run(cx: &mut OpCx, args: LockArgs) -> LockRes {
@@ -35,7 +35,7 @@ async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
     let request = LockRequest { file: &key, locker, range, kind, claim };
     let waits = matches!(args.lock_type, LockType::READW | LockType::WRITEW) && client.can_be_called();
     let server = cx.server.clone();
-    let mut retry = Retry::default();
+    let mut way = Way::default();
     let (plan, _gate) = loop {
         let gate = cx.file_gate(&fh).await?;
         match server.state.plan_lock_or_wait(&client, &request, waits, server.now()) {
@@ -45,7 +45,7 @@ async fn lock(cx: &mut OpCx, args: LockArgs) -> OpResult<LockRes> {
             Err(LockRefused::Courtesy(id)) => {
                 // That client's end passes this gate too.
                 drop(gate);
-                retry.clear(&server, id).await?;
+                way.clear(&server, Refused::Courtesy(id)).await?;
             }
         }
     };

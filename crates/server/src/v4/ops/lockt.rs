@@ -3,10 +3,10 @@
 use super::lock_common::{backend_range, denied, denied_beyond, kind_of, wrong_type};
 use crate::errmap::IntoStatus;
 use crate::reaper::owner_bytes;
-use crate::v4::state_cx::Retry;
 use crate::v4::{OpCx, OpResult};
+use crate::way::Way;
 use dhow_proto::v4::ops::{LocktArgs, LocktRes};
-use dhow_state::{LockRefused, OwnerKey, Range};
+use dhow_state::{LockRefused, OwnerKey, Range, Refused};
 use dhow_vfs::{IoRef, LockOwner};
 
 pub(crate) async fn run(cx: &mut OpCx, args: LocktArgs) -> LocktRes {
@@ -22,14 +22,14 @@ async fn test(cx: &mut OpCx, args: LocktArgs) -> OpResult<LocktRes> {
     let fh = cx.current()?.clone();
     let (key, client) = (fh.key(), cx.client()?.clone());
     let server = cx.server.clone();
-    cx.no_local_locks(&fh).await?;
-    let mut retry = Retry::default();
+    let mut way = Way::default();
+    cx.no_local_locks(&fh, &mut way).await?;
     loop {
         match server.state.test_lock(&client, &key, &args.owner.owner, range, kind, server.now()) {
             Ok(()) => break,
             Err(LockRefused::Status(status)) => return Err(status),
             Err(LockRefused::Denied(held)) => return Ok(LocktRes::Denied(denied(&held))),
-            Err(LockRefused::Courtesy(id)) => retry.clear(&server, id).await?,
+            Err(LockRefused::Courtesy(id)) => way.clear(&server, Refused::Courtesy(id)).await?,
         }
     }
     // Nobody here; perhaps somebody beyond this server, whose name is not known.

@@ -8,12 +8,13 @@
 
 use super::getattr;
 use crate::attrs::{self, SetFor};
-use crate::deleg::{self, Blocked, ReturnWait};
+use crate::deleg;
 use crate::errmap::IntoStatus;
 use crate::exports::OpenToken;
-use crate::v4::state_cx::{Retry, open_how};
+use crate::v4::state_cx::open_how;
 use crate::v4::{Fh, OpCx, OpResult, change_info, stateid};
 use crate::walk;
+use crate::way::Way;
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
     CreateHow as WireCreate, Delegation, OpenArgs, OpenClaim, OpenHow as WireHow, OpenOk, open_result, share,
@@ -196,16 +197,15 @@ async fn found(dir: &Fh, fh: Fh, attr: &Attr, set: &SetAttr) -> OpResult<Target>
     Ok(Target { fh, made: None, cinfo, attrset, truncate })
 }
 
-/// Reserves, opens, truncates, commits; waits a little for delegations that are in the way.
+/// Reserves, opens, truncates, commits; waits a little for delegations and ended clients that are in the way.
 async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<(Stateid, Delegation)> {
     let fh = &target.fh;
-    let mut returned = ReturnWait::default();
+    let mut way = Way::default();
     let result = loop {
         match open_gated(cx, &target, wish).await {
             Ok(done) => break Ok(done),
-            Err(Blocked::Status(status)) => break Err(status),
-            Err(Blocked::Delegated(recalls)) => {
-                if let Err(status) = returned.wait(&cx.server, recalls).await {
+            Err(refused) => {
+                if let Err(status) = way.clear(&cx.server, refused).await {
                     break Err(status);
                 }
             }
@@ -219,25 +219,13 @@ async fn open(cx: &OpCx, target: Target, wish: &Wish) -> OpResult<(Stateid, Dele
     result
 }
 
-async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid, Delegation), Blocked> {
+async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid, Delegation), Refused> {
     let Target { fh, made, truncate, .. } = target;
     let (server, client, key) = (&cx.server, cx.client()?, fh.key());
     let request =
         OpenRequest { file: &key, owner: &wish.owner, access: wish.access, deny: wish.deny, claim: wish.claim };
-    let mut retry = Retry::default();
-    let (plan, _gate) = loop {
-        let gate = cx.file_gate(fh).await?;
-        match server.state.plan_open(client, &request, server.now()) {
-            Ok(plan) => break (plan, gate),
-            Err(Refused::Status(status)) => return Err(status.into()),
-            Err(Refused::Courtesy(id)) => {
-                // That client's end passes this gate too.
-                drop(gate);
-                retry.clear(server, id).await?;
-            }
-            Err(Refused::Delegated(recalls)) => return Err(Blocked::Delegated(recalls)),
-        }
-    };
+    let _gate = cx.file_gate(fh).await?;
+    let plan = server.state.plan_open(client, &request, server.now())?;
     let backend = fh.backend();
     let how = open_how(plan.access(), plan.deny(), plan.owner(), wish.claim == Claim::Reclaim);
     let uid = fh.user.cred.uid;
@@ -263,15 +251,16 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid,
             // Without write access of its own the truncation is like a SETATTR under the anonymous stateid.
             let _hold = match wish.access.write() {
                 true => None,
-                false => Some(stateid::grant(cx, fh, Stateid::ANONYMOUS, IoKind::Write).await?),
+                false => Some(stateid::try_grant(cx, fh, Stateid::ANONYMOUS, IoKind::Write)?),
             };
             let open = wish.access.write().then_some(&token.file);
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             backend.setattr(&fh.user, &fh.handle, open, &set).await.or_status()?;
         }
-        server.ensure_recorded(client).await
+        Ok(server.ensure_recorded(client).await?)
     };
-    let refused = match ready.await {
+    let ready: Result<(), Refused> = ready.await;
+    let refused = match ready {
         Ok(()) => {
             // Last of all, for it may cost descriptors and watches.
             let exclusive = backend.caps().exclusive;
@@ -301,15 +290,15 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid,
                     if let Some(offer) = offer {
                         backend.close(offer.token.file).await;
                     }
-                    (status, token)
+                    (status.into(), token)
                 }
             }
         }
-        Err(status) => (status, token),
+        Err(refused) => (refused, token),
     };
     // What was opened for this OPEN alone ends with it; what was there before stays.
     if fresh && made.is_none() {
         backend.close(refused.1.file).await;
     }
-    Err(refused.0.into())
+    Err(refused.0)
 }

@@ -1,13 +1,13 @@
 //! RENAME (RFC 8881 18.26): from the saved directory to the current one.
 
-use crate::deleg::{Blocked, ReturnWait};
 use crate::errmap::IntoStatus;
 use crate::exports::OpenToken;
 use crate::v4::{Fh, OpCx, OpResult, change_info};
 use crate::walk;
+use crate::way::Way;
 use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{RenameArgs, RenameOk};
-use dhow_state::Change;
+use dhow_state::{Change, Refused};
 use dhow_vfs::{ErrorKind, Name};
 
 pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
@@ -16,15 +16,14 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
     walk::same_filesystem(from, to)?;
     walk::not_covered(cx, from, &old, Status::FILE_OPEN)?;
     walk::not_covered(cx, to, &new, Status::EXIST)?;
-    let mut returned = ReturnWait::default();
+    let mut way = Way::default();
     let (_names, changes) = loop {
         let names = cx.lock_rename((from, &old), (to, &new)).await?;
         match may_change(cx, (from, &old), (to, &new)).await {
             Ok(changes) => break (names, changes),
-            Err(Blocked::Status(status)) => return Err(status),
-            Err(Blocked::Delegated(recalls)) => {
+            Err(refused) => {
                 drop(names);
-                returned.wait(&cx.server, recalls).await?;
+                way.clear(&cx.server, refused).await?;
             }
         }
     };
@@ -45,7 +44,7 @@ async fn may_change<'a>(
     cx: &'a OpCx,
     old: (&Fh, &Name),
     new: (&Fh, &Name),
-) -> Result<[Option<Change<'a, OpenToken>>; 2], Blocked> {
+) -> Result<[Option<Change<'a, OpenToken>>; 2], Refused> {
     let moved = cx.try_change_named(old.0, old.1).await?;
     Ok([moved, cx.try_remove_named(new.0, new.1).await?])
 }

@@ -3,6 +3,7 @@
 
 use crate::attrs::{self, SetFor};
 use crate::v4::{OpCx, stateid};
+use crate::way::Way;
 use dhow_proto::v4::attr::ACL;
 use dhow_proto::v4::ops::{SetattrArgs, SetattrRes};
 use dhow_proto::v4::{Bitmap, Status};
@@ -59,9 +60,17 @@ async fn set(cx: &OpCx, args: SetattrArgs) -> Result<Bitmap, Failed> {
     if set.size.is_some_and(|size| size > fh.backend().caps().max_file_size) {
         return Err(Status::FBIG.into());
     }
-    // Once before the gate, so that clients whose lease has ended are out of the way: their end passes the gate too.
-    drop(stateid::grant(cx, fh, args.stateid, IoKind::Write).await?);
-    let _pass = cx.file_gate(fh).await?;
-    let grant = stateid::grant(cx, fh, args.stateid, IoKind::Write).await?;
+    let mut way = Way::default();
+    let (_pass, grant) = loop {
+        let pass = cx.file_gate(fh).await?;
+        match stateid::try_grant(cx, fh, args.stateid, IoKind::Write) {
+            Ok(grant) => break (pass, grant),
+            Err(refused) => {
+                // The end of a client passes this gate too.
+                drop(pass);
+                way.clear(&cx.server, refused).await?;
+            }
+        }
+    };
     told(mask, fh.backend().setattr(&fh.user, &fh.handle, grant.io().open, &set).await)
 }

@@ -392,6 +392,7 @@ pub async fn start_live(config: Config) -> Outcome<(Running, StateDir, Live)> {
         ids: settings.ids,
         identity,
         store,
+        wall: Arc::new(std::time::SystemTime::now),
     };
     let running = Server::start(server).await.map_err(|e| match e {
         StartError::Exports(e) => Failure::usage(e),

@@ -6,7 +6,11 @@ use bytes::Bytes;
 use dhow_vfs::Backend;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+/// The clock on the wall. Times of files that the server itself makes up come from it; leases, grace and every other
+/// deadline go by [`ServerShared::now`](crate::ServerShared::now), which it cannot move.
+pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// Everything a server needs.
 pub struct ServerConfig {
@@ -27,6 +31,8 @@ pub struct ServerConfig {
     pub identity: Identity,
     /// Durable records of clients: those of the previous instance are what a grace period is for.
     pub store: Arc<dyn StableStore>,
+    /// What the clock on the wall says.
+    pub wall: WallClock,
 }
 
 impl ServerConfig {
@@ -44,6 +50,7 @@ impl ServerConfig {
             ids: crate::ids::IdConfig::default(),
             identity: Identity::ephemeral()?,
             store: Arc::new(MemoryStore::default()),
+            wall: Arc::new(SystemTime::now),
         })
     }
 }

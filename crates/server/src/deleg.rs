@@ -20,6 +20,7 @@ use crate::exports::OpenToken;
 use crate::gates::GATE_WAIT;
 use crate::metrics::count;
 use crate::reaper::owner_bytes;
+use crate::server::file_time;
 use crate::shared::ServerShared;
 use crate::v4::{Fh, OpCx};
 use crate::way::Way;
@@ -32,9 +33,9 @@ use dhow_proto::v4::{Ace, Bitmap, ClientId, DelegationType, FileHandle, SessionI
 use dhow_state::{
     Change, DelegEnd, DelegKind, Delegated, Holder, LockNotice, Offer, OpenPlan, OwnerKey, Recall, Refused, Use, WhyNot,
 };
-use dhow_vfs::{Attr, Deny, ErrorKind, Name, OpenAccess, OpenHow, Time};
+use dhow_vfs::{Attr, Deny, ErrorKind, Name, ObjectId, OpenAccess, OpenHow};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Pause between two tries of a recall that got no answer.
 const RECALL_PAUSE: Duration = Duration::from_secs(1);
@@ -149,8 +150,9 @@ pub(crate) async fn offer(
         }
     };
     let guarded = watch.is_some();
-    // RFC 8881 9.1.4.1: a reclaim that cannot be honoured as it was is granted and recalled.
-    let recalled = reclaim && (!allowed || (!exclusive && !guarded));
+    // RFC 8881 10.2.1: a reclaim of what would not be granted, for whatever reason, is granted and recalled.
+    let reachable = cx.client().is_ok_and(|c| c.can_be_called());
+    let recalled = reclaim && (!allowed || !reachable || (!exclusive && !guarded));
     let how = OpenHow {
         access: OpenAccess { read: true, write: kind == DelegKind::Write },
         deny: Deny::default(),
@@ -295,8 +297,17 @@ impl ServerShared {
         }
     }
 
-    /// Ends a delegation whose I/O is done: first what guards it, then the state, then the backend's open.
-    pub(crate) async fn end_delegation(self: &Arc<Self>, plan: DelegEnd<'_, OpenToken>) {
+    /// Ends a delegation whose I/O is done, under its file's gate: first what guards it, then the state, then the
+    /// backend's open. Who waits for that holds no gate (`crate::way`).
+    ///
+    /// # Errors
+    /// DELAY: the file is crowded, and the delegation goes on.
+    pub(crate) async fn end_delegation(self: &Arc<Self>, plan: DelegEnd<'_, OpenToken>) -> Result<(), Status> {
+        let object = ObjectId::new(plan.file().as_bytes());
+        let _pass = self.gates.file(&object).await.map_err(|_| Status::DELAY)?;
+        if plan.revokes() {
+            self.record_revocation(&plan).await?;
+        }
         if let Some(watch) = &plan.token().watch {
             watch.end();
         }
@@ -305,6 +316,7 @@ impl ServerShared {
         for effect in effects {
             self.end_state(effect).await;
         }
+        Ok(())
     }
 
     /// Revokes a delegation whose recall was not heeded (RFC 8881 10.4.5).
@@ -313,9 +325,10 @@ impl ServerShared {
         if tokio::time::timeout(GATE_WAIT, plan.drain()).await.is_err() {
             return;
         }
-        count(&self.metrics.deleg.revoked);
-        tracing::warn!(?stateid, "a delegation was not returned in time and is revoked");
-        self.end_delegation(plan).await;
+        if self.end_delegation(plan).await.is_ok() {
+            count(&self.metrics.deleg.revoked);
+            tracing::warn!(?stateid, "a delegation was not returned in time and is revoked");
+        }
     }
 
     /// CB_RECALL_ANY: there are nearly too many delegations.
@@ -342,9 +355,13 @@ impl ServerShared {
     /// CB_NOTIFY_LOCK: a lock may be had. Best effort: the client asks again by itself.
     pub(crate) async fn notify_lock(self: Arc<Self>, notice: LockNotice<OpenToken>) {
         count(&self.metrics.deleg.notify_lock);
-        let lock_owner = StateOwner { client: notice.client, owner: notice.owner };
-        let op = CbArgOp::NotifyLock(CbNotifyLockArgs { fh: self.wire_handle(&notice.open), lock_owner });
-        if let Err(error) = callback::call(&self, notice.client, None, op).await {
+        let LockNotice { client, owner, open } = notice;
+        let fh = self.wire_handle(&open);
+        // As above.
+        drop(open);
+        let lock_owner = StateOwner { client, owner };
+        let op = CbArgOp::NotifyLock(CbNotifyLockArgs { fh, lock_owner });
+        if let Err(error) = callback::call(&self, client, None, op).await {
             tracing::debug!(?error, "cannot tell of a free lock");
         }
     }
@@ -359,24 +376,27 @@ impl ServerShared {
     /// Asks the holder of a write delegation for size and change (RFC 8881 10.4.3, 20.1): the attributes as others are
     /// to see them.
     async fn ask_holder(self: &Arc<Self>, holder: Holder<OpenToken>, mut attr: Attr) -> Result<Attr, Status> {
+        let Holder { client, stateid, token } = holder;
+        let fh = self.wire_handle(&token);
+        // Not kept while the holder is asked: what is closed meanwhile is to be closed.
+        drop(token);
         count(&self.metrics.deleg.cb_getattrs);
         let attr_request = Bitmap::of(&[attr::CHANGE, attr::SIZE]);
-        let op = CbArgOp::Getattr(CbGetattrArgs { fh: self.wire_handle(&holder.token), attr_request });
-        let (server, client) = (Arc::clone(self), holder.client);
+        let op = CbArgOp::Getattr(CbGetattrArgs { fh, attr_request });
+        let server = Arc::clone(self);
         // A task of its own: a call that is not waited for any longer must still end in order.
         let call = tokio::spawn(async move { callback::call(&server, client, None, op).await });
         let told = match tokio::time::timeout(GETATTR_WAIT, call).await {
             Ok(Ok(Ok(CbResOp::Getattr(Ok(ok))))) => ok.attrs,
             _ => {
                 // It may have the file changed, and does not say how: only its return tells.
-                self.send_recalls(self.state.recall(&holder.stateid, self.now()).into_iter().collect());
+                self.send_recalls(self.state.recall(&stateid, self.now()).into_iter().collect());
                 return Err(Status::DELAY);
             }
         };
         let size = told.size.unwrap_or(attr.size);
-        if let Some(change) = self.state.observed(&holder.stateid, told.change, size, attr.change, attr.size) {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let now = Time { secs: since.as_secs() as i64, nanos: since.subsec_nanos() };
+        if let Some(change) = self.state.observed(&stateid, told.change, size, attr.change, attr.size) {
+            let now = file_time((self.wall)());
             (attr.size, attr.change) = (size, change);
             attr.mtime = attr.mtime.max(now);
             attr.ctime = attr.ctime.max(now);

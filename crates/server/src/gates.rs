@@ -2,9 +2,9 @@
 //! between; and the locks of names in directories.
 //!
 //! Both may be held across backend calls, which a mutex of the state may not. OPEN, OPEN_DOWNGRADE, CLOSE,
-//! LOCK, LOCKU and SETATTR pass the gate of their *file*; updates by name hold the locks of their *names* (the rules
+//! LOCK, LOCKU, DELEGRETURN and SETATTR of the size pass the gate of their *file*; updates by name hold the locks of their *names* (the rules
 //! are those of `dhow_dirlock`, the operations' side is `v4/name_locks.rs`). The end of a client passes the gates of the
-//! files it has open, one after the other. READ and WRITE pass none.
+//! files it has open or holds a delegation of, one after the other. READ and WRITE pass none.
 //!
 //! Invariants of gates:
 //! 1. Order: whoever waits at the gate of a file holds no lock of a name and no other gate. So nobody waits in a circle.

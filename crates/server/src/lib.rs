@@ -33,6 +33,7 @@ pub mod metrics;
 pub mod netmatch;
 mod pressure;
 mod reaper;
+mod records;
 pub mod reload;
 pub mod server;
 pub mod shared;
@@ -41,7 +42,7 @@ mod v4;
 mod walk;
 mod way;
 
-pub use config::{Delegations, ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash};
+pub use config::{Delegations, ExportConfig, ExportOptions, Identity, ServerConfig, ServerLimits, Squash, WallClock};
 pub use copy::{CommitPolicy, CopyConfig};
 pub use ids::{IdConfig, NameService};
 pub use netmatch::NetMatch;

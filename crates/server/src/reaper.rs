@@ -6,11 +6,12 @@
 
 use crate::exports::OpenToken;
 use crate::gates::GATE_WAIT;
+use crate::records;
 use crate::shared::ServerShared;
 use crate::store::StableStore;
 use bytes::{BufMut, Bytes, BytesMut};
 use dhow_proto::v4::{ClientId, Status};
-use dhow_state::{Client, ClientOwnerId, ClientRecord, Effect, Effects, FileKey, OwnerKey, Retire};
+use dhow_state::{Client, ClientRecord, DelegEnd, Effect, Effects, FileKey, OwnerKey, Retire};
 use dhow_vfs::{Cx, IoRef, LockOwner, LockRange, ObjectId};
 use std::io;
 use std::sync::Arc;
@@ -20,16 +21,13 @@ use std::time::Duration;
 /// How often the state is told the time.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Value of a record of a client: the version of its form. Everything known of a client is its key.
-const RECORD: &[u8] = &[1];
-
 /// The records of the previous instance.
 ///
 /// # Errors
 /// The store cannot be read.
 pub(crate) async fn records(store: &Arc<dyn StableStore>) -> io::Result<Vec<ClientRecord>> {
     let all = ask(store, |store| store.clients()).await?;
-    Ok(all.into_iter().map(|(owner, _)| ClientRecord { owner: ClientOwnerId(owner) }).collect())
+    Ok(all.iter().map(|(owner, value)| records::read(owner, value)).collect())
 }
 
 /// Ticks for ever.
@@ -194,8 +192,12 @@ impl ServerShared {
     /// # Errors
     /// DELAY: the store failed (and the log says how).
     pub(crate) async fn ensure_recorded(&self, client: &Client) -> Result<(), Status> {
+        if client.needs_record().is_none() {
+            return Ok(());
+        }
+        let _turn = self.recording.lock().await;
         let Some(record) = client.needs_record() else { return Ok(()) };
-        match ask(&self.store, move |store| store.put(&[(record.owner.0, Bytes::from_static(RECORD))])).await {
+        match self.put(record).await {
             Ok(()) => {
                 client.recorded();
                 if self.store_fails.swap(false, Ordering::Relaxed) {
@@ -214,6 +216,40 @@ impl ServerShared {
                 }
                 Err(Status::DELAY)
             }
+        }
+    }
+
+    async fn put(&self, record: ClientRecord) -> io::Result<()> {
+        let record = records::write(record);
+        ask(&self.store, move |store| store.put(&[record])).await
+    }
+
+    /// Makes durable that a delegation is revoked, before others are let in: its holder may not reclaim it after a
+    /// restart (RFC 8881 8.4.3, 10.2.1).
+    ///
+    /// # Errors
+    /// DELAY: the store failed (and the log says how).
+    pub(crate) async fn record_revocation(&self, plan: &DelegEnd<'_, OpenToken>) -> Result<(), Status> {
+        // One at a time, so that a record is never replaced by an older one.
+        let _turn = self.recording.lock().await;
+        let Some(record) = plan.record() else { return Ok(()) };
+        self.put(record).await.map_err(|error| {
+            tracing::error!(%error, "cannot record in the state directory that a delegation is revoked: it stays for now");
+            Status::DELAY
+        })
+    }
+
+    /// The client knows what was revoked (FREE_STATEID, RECLAIM_COMPLETE): its record need not say so any more. If that
+    /// cannot be stored, it may have to do without a delegation after the next restart.
+    pub(crate) async fn update_record(&self, client: &Client) {
+        if !client.has_outdated_record() {
+            return;
+        }
+        let _turn = self.recording.lock().await;
+        if let Some(record) = client.outdated_record()
+            && let Err(error) = self.put(record).await
+        {
+            tracing::warn!(%error, ?client, "cannot update the record of a client");
         }
     }
 }

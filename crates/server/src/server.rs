@@ -69,16 +69,17 @@ impl Server {
     /// # Errors
     /// As [`StartError`] says; nothing runs then.
     pub async fn start_observed(config: ServerConfig, hook: Option<StatusHook>) -> Result<Running, StartError> {
-        let ServerConfig { listen, exports, limits, mut state, copy, ids, identity, store } = config;
+        let ServerConfig { listen, exports, limits, mut state, copy, ids, identity, store, wall } = config;
         // A session must be able to carry the largest READ and WRITE that the attributes promise.
         let largest = limits.max_io.saturating_add(AROUND_IO);
         state.max_request = state.max_request.max(largest);
         state.max_reply = state.max_reply.max(largest);
-        let exports = Exports::new(exports, now())?;
+        let exports = Exports::new(exports, file_time(wall()))?;
         let id = dhow_state::Identity { instance: identity.instance, secret: identity.secret };
         let previous = reaper::records(&store).await.map_err(StartError::Store)?;
         let state = State::new(state, &id, previous, dhow_state::Time::default());
-        let shared = Arc::new(ServerShared::new(Choices { limits, copy, ids }, identity, exports, state, store, hook));
+        let shared =
+            Arc::new(ServerShared::new(Choices { limits, copy, ids, wall }, identity, exports, state, store, hook));
         let mut listeners = Vec::with_capacity(listen.len());
         for &addr in &listen {
             // `[::]` takes IPv4 clients too, unless IPv4 has a listener of its own on that port.
@@ -253,7 +254,8 @@ fn serve<R, W>(
     });
 }
 
-pub(crate) fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+/// A time of the clock on the wall as one of a file; of before 1970, that.
+pub(crate) fn file_time(wall: SystemTime) -> Time {
+    let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }

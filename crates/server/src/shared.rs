@@ -1,7 +1,7 @@
 //! What all parts of a running server share.
 
 use crate::admin::Baseline;
-use crate::config::{Delegations, Identity, ServerLimits};
+use crate::config::{Delegations, Identity, ServerLimits, WallClock};
 use crate::conn::ConnCx;
 use crate::copy::CopyConfig;
 use crate::copy::on_file::CopiesOn;
@@ -35,6 +35,7 @@ pub(crate) struct Choices {
     pub limits: ServerLimits,
     pub copy: CopyConfig,
     pub ids: IdConfig,
+    pub wall: WallClock,
 }
 
 /// What all parts of a running server share.
@@ -69,6 +70,8 @@ pub struct ServerShared {
     pub(crate) gates: AllGates,
     /// Durable records of clients.
     pub(crate) store: Arc<dyn StableStore>,
+    /// Held while a record of a client is made and stored.
+    pub(crate) recording: tokio::sync::Mutex<()>,
     /// The store refused the last record of a client.
     pub(crate) store_fails: AtomicBool,
     /// Counters.
@@ -87,6 +90,7 @@ pub struct ServerShared {
     pub(crate) delegations_gone: Notify,
     /// Counters as they were when an administrator reset them.
     pub(crate) counted: Mutex<Baseline>,
+    pub(crate) wall: WallClock,
     started: Instant,
 }
 
@@ -99,7 +103,7 @@ impl ServerShared {
         store: Arc<dyn StableStore>,
         status_hook: Option<StatusHook>,
     ) -> Self {
-        let Choices { limits, copy, ids } = choices;
+        let Choices { limits, copy, ids, wall } = choices;
         let net = NetShared::new(limits.request_bytes, 64 << 20);
         let handles = HandleCodec::new(identity.handle_key);
         let partners = Partners::new(&copy.inter);
@@ -121,6 +125,7 @@ impl ServerShared {
             closing: watch::Sender::new(false),
             gates: AllGates::new(),
             store,
+            recording: tokio::sync::Mutex::default(),
             store_fails: AtomicBool::new(false),
             metrics: ServerMetrics::default(),
             net,
@@ -130,6 +135,7 @@ impl ServerShared {
             delegates,
             delegations_gone: Notify::new(),
             counted: Mutex::default(),
+            wall,
             started: Instant::now(),
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::ending::Ending;
 use crate::ids::StateKey;
-use crate::types::{ClientId, ClientOwnerId, ClientRecord, Principal, Time, Verifier};
+use crate::types::{ClientId, ClientOwnerId, ClientRecord, FileKey, Principal, Revoked, Time, Verifier};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
@@ -110,8 +110,44 @@ pub struct Client {
     asked: AtomicU64,
     /// Opens of this client, for the retire. Leaf lock: taken while a stripe is held.
     pub(crate) states: Mutex<HashSet<StateKey>>,
+    /// What of its delegations was revoked. Leaf lock: taken while a stripe is held.
+    pub(crate) lost: Mutex<Lost>,
     /// Who waits for its end.
     pub(crate) ending: Ending,
+}
+
+/// Delegations that a client lost, as far as its record must tell (RFC 8881 8.4.3).
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// In an earlier life of the server; until the client says that it has reclaimed what it had.
+    pub(crate) before: Revoked,
+    /// In this one; until it frees them.
+    pub(crate) now: Revoked,
+    /// The record says more than that.
+    pub(crate) outdated: bool,
+}
+
+impl Lost {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.before.is_empty() && self.now.is_empty()
+    }
+
+    /// Client and server agree on what there is (RECLAIM_COMPLETE).
+    pub(crate) fn agreed(&mut self) {
+        self.outdated |= !std::mem::take(&mut self.before).is_empty();
+    }
+
+    /// One was acknowledged, or did not come to pass.
+    pub(crate) fn forget(&mut self, file: &FileKey) {
+        self.outdated |= self.now.files.remove(file);
+    }
+
+    fn all(&self) -> Revoked {
+        let mut all = self.before.clone();
+        self.now.files.iter().for_each(|f| all.insert(f.clone()));
+        all.all |= self.now.all;
+        all
+    }
 }
 
 impl Client {
@@ -145,6 +181,7 @@ impl Client {
             call_failed: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             states: Mutex::new(HashSet::new()),
+            lost: Mutex::default(),
             ending: Ending::default(),
         };
         client.lease.renew(now + lease_time);
@@ -175,7 +212,35 @@ impl Client {
     /// was done. Tell [`Client::recorded`] afterwards. Several requests may find this at once: storing twice is
     /// harmless.
     pub fn needs_record(&self) -> Option<ClientRecord> {
-        (!self.recorded.load(Ordering::Acquire)).then(|| ClientRecord { owner: self.owner.clone() })
+        (!self.recorded.load(Ordering::Acquire)).then(|| self.record())
+    }
+
+    fn record(&self) -> ClientRecord {
+        ClientRecord { owner: self.owner.clone(), revoked: self.lost.lock().all() }
+    }
+
+    /// Whether [`Client::outdated_record`] has something to tell.
+    pub fn has_outdated_record(&self) -> bool {
+        self.lost.lock().outdated
+    }
+
+    /// The record, if the durable one says that more was revoked than is so by now (FREE_STATEID, RECLAIM_COMPLETE); that
+    /// counts as told. Stored or not, it is no worse than before.
+    pub fn outdated_record(&self) -> Option<ClientRecord> {
+        let outdated = std::mem::take(&mut self.lost.lock().outdated);
+        (outdated && self.is_recorded()).then(|| self.record())
+    }
+
+    /// The record with one more delegation that is about to be revoked: durable before others are let in.
+    pub(crate) fn losing(&self, file: FileKey) -> ClientRecord {
+        self.lost.lock().now.insert(file);
+        self.record()
+    }
+
+    /// Whether it may reclaim a delegation of `file`, as far as its record tells.
+    pub(crate) fn lost(&self, file: &FileKey) -> bool {
+        let lost = self.lost.lock();
+        lost.before.contains(file) || lost.now.contains(file)
     }
 
     /// The record is durable.

@@ -321,8 +321,9 @@ impl<T: Clone + Send> State<T> {
         if !std::mem::replace(&mut r.confirmed, true) {
             let client = r.client.clone();
             t.unconfirmed -= 1;
-            if self.grace.lock().knows(client.owner()) {
+            if let Some(revoked) = self.grace.lock().revoked(client.owner()) {
                 client.recorded();
+                client.lost.lock().before = revoked.clone();
             }
             let e = t.by_owner.entry(client.owner().clone()).or_default();
             let old = e.confirmed.replace(client.id());
@@ -333,6 +334,7 @@ impl<T: Clone + Send> State<T> {
             {
                 if old.is_recorded() {
                     client.recorded();
+                    client.lost.lock().outdated = !old.lost.lock().is_empty();
                 }
                 t.detach(old.id(), false);
                 retire = Some(old.id());
@@ -441,6 +443,7 @@ impl<T: Clone + Send> State<T> {
         if client.reclaim_complete.swap(true, Ordering::SeqCst) {
             return Err(Status::COMPLETE_ALREADY);
         }
+        client.lost.lock().agreed();
         let ended = self.grace.lock().complete(client.owner());
         if ended {
             self.grace_active.store(false, Ordering::SeqCst);

@@ -295,6 +295,7 @@ impl<T: Clone> Stripe<T> {
     pub(crate) fn remove_deleg(&mut self, key: &StateKey, effects: &mut Effects<T>) -> bool {
         let Some(d) = self.delegs.remove(key) else { return false };
         d.client.states.lock().remove(key);
+        self.not_lost(&d);
         if d.phase == Phase::Revoked {
             d.client.revoked.fetch_sub(1, Ordering::SeqCst);
         }
@@ -304,6 +305,19 @@ impl<T: Clone> Stripe<T> {
         self.unlist(&d.file, key);
         effects.extend(d.token.map(Effect::Close));
         true
+    }
+
+    /// A delegation is gone that the client's record may call revoked: it stays so only if there is another such.
+    fn not_lost(&self, d: &Deleg<T>) {
+        if d.client.lost.lock().now.is_empty() {
+            return;
+        }
+        let same = |k: &StateKey| {
+            self.delegs.get(k).is_some_and(|other| other.phase == Phase::Revoked && other.file == d.file)
+        };
+        if !d.client.states.lock().iter().any(same) {
+            d.client.lost.lock().forget(&d.file);
+        }
     }
 
     fn unlist(&mut self, file: &FileKey, key: &StateKey) {
@@ -444,6 +458,23 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
         Drain::new(vec![self.gate.clone()])
     }
 
+    /// Its client has not returned it: it is revoked.
+    pub fn revokes(&self) -> bool {
+        self.revoke
+    }
+
+    /// Of which file.
+    pub fn file(&self) -> &FileKey {
+        &self.file
+    }
+
+    /// The client's record, which tells that this delegation is revoked: to be durable before the commit lets others in
+    /// (RFC 8881 8.4.3, 10.2.1).
+    pub fn record(&self) -> Option<ClientRecord> {
+        let stripe = self.state.stripe(&self.file).lock();
+        stripe.delegs.get(&self.key).map(|d| d.client.losing(self.file.clone()))
+    }
+
     /// The token: what guards the delegation at the backend is to be given up before the commit.
     pub fn token(&self) -> &T {
         &self.token
@@ -520,7 +551,8 @@ impl<T: Clone + Send> State<T> {
                 return Err(WhyNot::Contention);
             }
         }
-        if !client.can_be_called() {
+        // A reclaim is granted, and recalled by the reply (10.2.1).
+        if !reclaim && !client.can_be_called() {
             return Err(WhyNot::Resource);
         }
         let Some(f) = stripe.files.get(file) else { return Ok(()) };
@@ -644,6 +676,15 @@ impl<T: Clone + Send> State<T> {
     pub fn delegation(&self, stateid: &Stateid) -> Option<T> {
         let key = StateKey::parse(&stateid.other);
         self.stripe_of(&key)?.lock().deleg_token(&key).cloned()
+    }
+
+    /// Whether `client` may reclaim its delegation of `file` (CLAIM_PREVIOUS with a delegation).
+    ///
+    /// # Errors
+    ///
+    /// RECLAIM_BAD: it was revoked, and the server restarted before the client had said that it knows (RFC 8881 10.2.1).
+    pub fn may_reclaim_delegation(&self, client: &Client, file: &FileKey) -> Result<(), Status> {
+        if client.lost(file) { Err(Status::RECLAIM_BAD) } else { Ok(()) }
     }
 
     /// DELEGRETURN (RFC 8881 18.6). Await [`DelegEnd::drain`], give up what guards it, then commit.

@@ -6,8 +6,8 @@
 //! held is granted: RFC 8881 8.4.3), *over*. It is running until every client of the previous instance has sent
 //! RECLAIM_COMPLETE, or time is up.
 
-use crate::types::{ClientOwnerId, Status, Time};
-use std::collections::HashSet;
+use crate::types::{ClientOwnerId, ClientRecord, Revoked, Status, Time};
+use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -21,13 +21,13 @@ enum Phase {
 pub(crate) struct Grace {
     phase: Phase,
     end: Time,
-    /// Clients of the previous instance that have not sent RECLAIM_COMPLETE.
-    pending: HashSet<ClientOwnerId>,
+    /// Clients of the previous instance that have not sent RECLAIM_COMPLETE, and what they may not reclaim.
+    pending: HashMap<ClientOwnerId, Revoked>,
 }
 
 impl Grace {
-    pub(crate) fn new(previous: impl IntoIterator<Item = ClientOwnerId>, end: Time) -> Self {
-        let pending: HashSet<_> = previous.into_iter().collect();
+    pub(crate) fn new(previous: impl IntoIterator<Item = ClientRecord>, end: Time) -> Self {
+        let pending: HashMap<_, _> = previous.into_iter().map(|r| (r.owner, r.revoked)).collect();
         let phase = if pending.is_empty() { Phase::Over } else { Phase::Running };
         Self { phase, end, pending }
     }
@@ -39,7 +39,12 @@ impl Grace {
 
     /// Whether `owner` has a record of the previous instance and may still reclaim.
     pub(crate) fn knows(&self, owner: &ClientOwnerId) -> bool {
-        self.pending.contains(owner)
+        self.pending.contains_key(owner)
+    }
+
+    /// What `owner` may not reclaim; `None` if it has no record.
+    pub(crate) fn revoked(&self, owner: &ClientOwnerId) -> Option<&Revoked> {
+        self.pending.get(owner)
     }
 
     /// May `owner` reclaim? RFC 8881 9.11, case B31.
@@ -66,15 +71,15 @@ impl Grace {
             return None;
         }
         self.phase = Phase::Ending;
-        let mut owners: Vec<_> = self.pending.iter().cloned().collect();
+        let mut owners: Vec<_> = self.pending.keys().cloned().collect();
         owners.sort();
         Some(owners)
     }
 
     /// The records are forgotten.
-    pub(crate) fn over(&mut self) -> HashSet<ClientOwnerId> {
+    pub(crate) fn over(&mut self) -> Vec<ClientOwnerId> {
         self.phase = Phase::Over;
-        std::mem::take(&mut self.pending)
+        std::mem::take(&mut self.pending).into_keys().collect()
     }
 }
 
@@ -87,6 +92,10 @@ mod tests {
         ClientOwnerId(Bytes::from_static(s.as_bytes()))
     }
 
+    fn record(s: &'static str) -> ClientRecord {
+        ClientRecord { owner: owner(s), revoked: Revoked::default() }
+    }
+
     #[test]
     fn a_fresh_server_has_no_grace_period() {
         let g = Grace::new([], Time::from_secs(90));
@@ -97,7 +106,7 @@ mod tests {
     #[test]
     fn ends_early_when_all_are_done() {
         // RFC 8881 18.51.4, case B31.
-        let mut g = Grace::new([owner("a"), owner("b")], Time::from_secs(90));
+        let mut g = Grace::new([record("a"), record("b")], Time::from_secs(90));
         assert!(g.active());
         assert_eq!(g.may_reclaim(&owner("a")), Ok(()));
         assert_eq!(g.may_reclaim(&owner("stranger")), Err(Status::NO_GRACE));
@@ -111,7 +120,7 @@ mod tests {
     #[test]
     fn time_up_forgets_before_it_grants() {
         // RFC 8881 8.4.3.
-        let mut g = Grace::new([owner("b"), owner("a")], Time::from_secs(90));
+        let mut g = Grace::new([record("b"), record("a")], Time::from_secs(90));
         assert_eq!(g.tick(Time::from_secs(89)), None);
         assert_eq!(g.tick(Time::from_secs(90)), Some(vec![owner("a"), owner("b")]));
         assert!(g.active(), "nothing is granted before the records are gone");

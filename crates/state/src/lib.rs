@@ -129,7 +129,7 @@ impl<T: Clone + Send> State<T> {
     pub fn new(limits: Limits, identity: &Identity, previous: Vec<ClientRecord>, now: Time) -> Self {
         let ids = Ids::new(identity);
         let keyed = ids.keyed();
-        let grace = Grace::new(previous.into_iter().map(|r| r.owner), now + limits.grace);
+        let grace = Grace::new(previous, now + limits.grace);
         Self {
             grace_active: AtomicBool::new(grace.active()),
             limits: ArcSwap::from_pointee(limits),

@@ -443,8 +443,12 @@ impl<T: Clone + Send> State<T> {
     }
 
     /// RFC 8881 8.4.2.1, 18.51.3: no new state in grace, nor before the client's RECLAIM_COMPLETE; reclaims in grace
-    /// only, by clients that are known, before their RECLAIM_COMPLETE.
+    /// only, by clients that are known, before their RECLAIM_COMPLETE. Opens by right of a delegation, which in grace is
+    /// one that was reclaimed, at any time (10.2.1).
     pub(crate) fn check_grace(&self, client: &Client, claim: Claim) -> Result<(), Status> {
+        if matches!(claim, Claim::Delegated(_)) {
+            return Ok(());
+        }
         if claim != Claim::Reclaim && !self.in_grace() {
             // The common case, without a lock.
             let complete = client.reclaim_complete.load(Ordering::SeqCst);

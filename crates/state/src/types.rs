@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Add, BitAnd, BitOr, Sub};
 use std::sync::Arc;
@@ -252,6 +253,42 @@ impl fmt::Debug for ClientOwnerId {
 pub struct ClientRecord {
     /// Who.
     pub owner: ClientOwnerId,
+    /// What of it is not to be reclaimed.
+    pub revoked: Revoked,
+}
+
+/// Files of which a client's delegation was revoked, and it has not said that it knows (FREE_STATEID): after a restart it
+/// must not reclaim those delegations, for somebody else may have had the file (RFC 8881 8.4.3, 10.2.1).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Revoked {
+    /// These; at most [`Revoked::MANY`].
+    pub files: BTreeSet<FileKey>,
+    /// There were more: none is to be reclaimed.
+    pub all: bool,
+}
+
+impl Revoked {
+    /// So many files are remembered one by one.
+    pub const MANY: usize = 256;
+
+    /// Nothing was revoked.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && !self.all
+    }
+
+    /// Whether the delegation of `file` was.
+    pub fn contains(&self, file: &FileKey) -> bool {
+        self.all || self.files.contains(file)
+    }
+
+    /// One more.
+    pub fn insert(&mut self, file: FileKey) {
+        if self.files.len() < Self::MANY {
+            self.files.insert(file);
+        } else {
+            self.all = true;
+        }
+    }
 }
 
 /// Why a request that would take or use state is refused.

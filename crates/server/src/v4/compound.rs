@@ -374,7 +374,7 @@ async fn execute(cx: &mut OpCx, op: OpNum, r: &mut Reader, out: &mut Writer) -> 
         OpNum::BACKCHANNEL_CTL => finish!(ops::backchannel_ctl::run(cx, &args!())),
         OpNum::RECLAIM_COMPLETE => finish!(Box::pin(ops::reclaim_complete::run(cx, args!())).await),
         OpNum::TEST_STATEID => finish!(ops::test_stateid::run(cx, &args!())),
-        OpNum::FREE_STATEID => finish!(ops::free_stateid::run(cx, &args!())),
+        OpNum::FREE_STATEID => finish!(ops::free_stateid::run(cx, &args!()).await),
         OpNum::OPEN => finish!(Box::pin(ops::open::run(cx, args!())).await),
         OpNum::DELEGRETURN => boxed!(ops::delegreturn::run),
         OpNum::OPEN_DOWNGRADE => finish!(Box::pin(ops::open_downgrade::run(cx, args!())).await),

@@ -1,10 +1,10 @@
 //! One client: it comes back after a crash, reclaims, and works until the power goes.
 
 use crate::dice::Dice;
-use crate::ledger::{Held, Ledger, Standing, UNITS};
+use crate::ledger::{Held, HeldDeleg, Ledger, Standing, UNITS};
 use crate::power::Life;
 use crate::session::{COMPLETE, Conn, Gone};
-use dhow_proto::v4::ops::{LockRes, OpenClaim, OpenHow, share};
+use dhow_proto::v4::ops::{Delegation, LockRes, OpenClaim, OpenHow, OpenOk, share};
 use dhow_proto::v4::{ArgOp, DelegationType, FileHandle, LockType, ResOp, Stateid, Status};
 use dhow_testkit::wire::op;
 use std::cell::RefCell;
@@ -43,6 +43,26 @@ pub fn opened(results: &[ResOp]) -> Option<Stateid> {
         ResOp::Open(Ok(ok)) => Some(ok.stateid),
         _ => None,
     })
+}
+
+pub fn granted(results: &[ResOp]) -> Option<OpenOk> {
+    results.iter().find_map(|r| match r {
+        ResOp::Open(Ok(ok)) => Some(ok.clone()),
+        _ => None,
+    })
+}
+
+/// The stateid of a delegation, and whether it comes recalled.
+pub fn given(d: &Delegation) -> Option<(Stateid, bool)> {
+    match d {
+        Delegation::Read(d) => Some((d.stateid, d.recall)),
+        Delegation::Write(d) => Some((d.stateid, d.recall)),
+        _ => None,
+    }
+}
+
+fn kind_of(write: bool) -> DelegationType {
+    if write { DelegationType::WRITE } else { DelegationType::READ }
 }
 
 impl Actor<'_> {
@@ -91,16 +111,17 @@ impl Actor<'_> {
         let mut ledger = self.ledger.borrow_mut();
         let account = &mut ledger.accounts[self.me];
         assert!(
-            account.unsure || account.held.is_empty(),
-            "{} lost its session although nobody wanted what it held: {:?}",
+            account.unsure || account.may_have_nothing(),
+            "{} lost its session although nobody wanted what it held: {:?}, {:?}",
             self.me,
-            account.held
+            account.held,
+            account.delegs
         );
         if account.standing == Standing::Yes {
             account.standing = Standing::Perhaps;
         }
         account.heard = None;
-        account.unsure |= !account.held.is_empty();
+        account.unsure |= !account.held.is_empty() || !account.delegs.is_empty();
         self.conn = None;
         ledger.tally.add("session lost with the lease");
     }
@@ -113,6 +134,8 @@ impl Actor<'_> {
             let mut ledger = self.ledger.borrow_mut();
             ledger.accounts[self.me].held.clear();
             ledger.accounts[self.me].ghosts.clear();
+            ledger.accounts[self.me].delegs.clear();
+            ledger.accounts[self.me].lost.clear();
             ledger.tally.add("client rebooted");
         }
         self.conn = Some(Conn::open(self.life, &self.name(), self.incarnation).await?);
@@ -126,8 +149,11 @@ impl Actor<'_> {
             if account.unsure || elapsed > EARLY { Standing::Perhaps } else { account.standing }
         };
         self.ledger.borrow_mut().accounts[self.me].heard = Some(Instant::now());
-        let held = self.ledger.borrow().accounts[self.me].held.clone();
-        if !held.is_empty() {
+        let (held, mut delegs) = {
+            let ledger = self.ledger.borrow();
+            (ledger.accounts[self.me].held.clone(), ledger.accounts[self.me].delegs.clone())
+        };
+        if !held.is_empty() || !delegs.is_empty() {
             assert_ne!(expected, Standing::No, "something is held without a record");
             // Before its RECLAIM_COMPLETE a client gets nothing new (18.51.3).
             if self.dice.one_in(3) {
@@ -137,8 +163,11 @@ impl Actor<'_> {
                 assert_eq!(status, Status::GRACE, "an OPEN before RECLAIM_COMPLETE");
             }
             let mut first = true;
-            for (file, held) in held {
-                let back = self.reclaim(file, &held).await?;
+            // A delegation without an open comes back with one that is closed again (10.2.1).
+            let alone: Vec<usize> = delegs.keys().copied().filter(|f| !held.contains_key(f)).collect();
+            let all = held.into_iter().map(|(f, h)| (f, Some(h))).chain(alone.into_iter().map(|f| (f, None)));
+            for (file, held) in all {
+                let back = self.reclaim(file, held.as_ref(), delegs.remove(&file)).await?;
                 match back {
                     Ok(()) => self.ledger.borrow_mut().tally.add("open reclaimed"),
                     Err(status) => {
@@ -154,12 +183,13 @@ impl Actor<'_> {
             }
         }
         self.ledger.borrow_mut().accounts[self.me].unsure = false;
+        self.reclaim_what_was_revoked(expected).await?;
         // What somebody else may have had meanwhile: RFC 8881 8.4.3.
         let ghosts = std::mem::take(&mut self.ledger.borrow_mut().accounts[self.me].ghosts);
         for (file, held) in ghosts {
             // The record may be there for what was reclaimed or opened since; then the server cannot know better.
             if self.ledger.borrow().accounts[self.me].standing == Standing::No {
-                let refused = self.reclaim_open(file, held.access, held.deny).await?;
+                let refused = self.reclaim_open(file, held.access, held.deny, DelegationType::NONE).await?;
                 assert_eq!(refused.err(), Some(Status::NO_GRACE), "{} reclaims what it lost: {held:?}", self.me);
                 self.ledger.borrow_mut().tally.add("late reclaim refused");
             }
@@ -169,33 +199,96 @@ impl Actor<'_> {
         assert_eq!(status, Status::OK, "RECLAIM_COMPLETE");
         self.ledger.borrow_mut().accounts[self.me].complete = true;
         if self.dice.one_in(4) {
-            let late = self.reclaim_open(0, share::ACCESS_READ, 0).await?;
+            let late = self.reclaim_open(0, share::ACCESS_READ, 0, DelegationType::NONE).await?;
             assert_eq!(late.err(), Some(Status::NO_GRACE), "a reclaim after RECLAIM_COMPLETE (18.51.3)");
             assert_eq!(self.call(false, &[COMPLETE]).await?.0, Status::COMPLETE_ALREADY);
         }
         Ok(())
     }
 
-    async fn reclaim_open(&mut self, file: usize, access: u32, deny: u32) -> Result<Result<Stateid, Status>, Gone> {
-        let claim = OpenClaim::Previous(DelegationType::NONE);
+    /// OPEN with CLAIM_PREVIOUS: what came of it.
+    async fn reclaim_open(
+        &mut self,
+        file: usize,
+        access: u32,
+        deny: u32,
+        deleg: DelegationType,
+    ) -> Result<Result<OpenOk, Status>, Gone> {
+        let claim = OpenClaim::Previous(deleg);
         let open = op::open(self.owner(), access, deny, OpenHow::NoCreate, claim);
         let put = op::put(&self.fh(file));
         loop {
             let (status, results) = self.call(true, &[put.clone(), open.clone()]).await?;
             match status {
                 Status::DELAY => tokio::time::sleep(Duration::from_millis(200)).await,
-                Status::OK => return Ok(Ok(opened(&results).expect("a stateid"))),
+                Status::OK => return Ok(Ok(granted(&results).expect("an open"))),
                 status => return Ok(Err(status)),
             }
         }
     }
 
-    /// Reclaims an open and its locks.
-    async fn reclaim(&mut self, file: usize, held: &Held) -> Result<Result<(), Status>, Gone> {
-        let stateid = match self.reclaim_open(file, held.access, held.deny).await? {
-            Ok(stateid) => stateid,
+    /// Reclaims what the server revoked before its restart, as a client does that was not told (10.2.1).
+    async fn reclaim_what_was_revoked(&mut self, expected: Standing) -> Result<(), Gone> {
+        let lost = std::mem::take(&mut self.ledger.borrow_mut().accounts[self.me].lost);
+        for (file, deleg) in lost {
+            if self.life.began.elapsed() > EARLY || self.ledger.borrow().accounts[self.me].delegs.contains_key(&file) {
+                continue;
+            }
+            let got = self.reclaim_open(file, share::ACCESS_READ, 0, kind_of(deleg.write)).await?;
+            match got {
+                Err(Status::RECLAIM_BAD) => {
+                    self.ledger.borrow_mut().tally.add("reclaim of a revoked delegation refused");
+                }
+                Err(Status::NO_GRACE) if expected != Standing::Yes => {}
+                other => panic!("{} reclaims a delegation that was revoked: {other:?}", self.me),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reclaims an open and its locks, and a delegation with it.
+    async fn reclaim(
+        &mut self,
+        file: usize,
+        held: Option<&Held>,
+        deleg: Option<HeldDeleg>,
+    ) -> Result<Result<(), Status>, Gone> {
+        let (access, deny) = held.map_or((share::ACCESS_READ, 0), |h| (h.access, h.deny));
+        let wanted = deleg.map_or(DelegationType::NONE, |d| kind_of(d.write));
+        let mut got = self.reclaim_open(file, access, deny, wanted).await?;
+        if got == Err(Status::RECLAIM_BAD) {
+            let doubtful = deleg.is_some_and(|d| d.doubtful);
+            assert!(doubtful, "{} may not reclaim a delegation that was not revoked: {deleg:?}", self.me);
+            {
+                let mut ledger = self.ledger.borrow_mut();
+                ledger.accounts[self.me].delegs.remove(&file);
+                ledger.tally.add("reclaim of a revoked delegation refused");
+            }
+            if held.is_none() {
+                return Ok(Ok(()));
+            }
+            got = self.reclaim_open(file, access, deny, DelegationType::NONE).await?;
+        } else if let (Ok(open), Some(deleg)) = (&got, deleg) {
+            let (stateid, recalled) = given(&open.delegation)
+                .unwrap_or_else(|| panic!("{} gets no delegation back (10.2.1): {open:?}, {deleg:?}", self.me));
+            let mut ledger = self.ledger.borrow_mut();
+            let (write, wanted, doubtful) = (deleg.write, None, false);
+            let back = HeldDeleg { stateid, write, recalled, wanted, doubtful };
+            ledger.accounts[self.me].delegs.insert(file, back);
+            ledger.tally.add(if write { "write delegation reclaimed" } else { "read delegation reclaimed" });
+        }
+        let stateid = match got {
+            Ok(open) => open.stateid,
             Err(status) => return Ok(Err(status)),
         };
+        let Some(held) = held else {
+            let put = op::put(&self.fh(file));
+            while self.call(true, &[put.clone(), op::close(stateid)]).await?.0 == Status::DELAY {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            return Ok(Ok(()));
+        };
+        self.ledger.borrow_mut().granted_over_delegs("a reclaimed open", self.me, file, access, deny);
         {
             let mut ledger = self.ledger.borrow_mut();
             let against = ledger.share_against(self.me, file, held.access, held.deny);
@@ -271,11 +364,16 @@ impl Actor<'_> {
         Ok(status)
     }
 
-    pub async fn open(&mut self, file: usize, access: u32, deny: u32) -> Result<Result<Stateid, Status>, Gone> {
-        let want = access | share::WANT_NO_DELEG;
-        let open = op::open(self.owner(), want, deny, OpenHow::NoCreate, OpenClaim::Fh);
+    pub async fn open(
+        &mut self,
+        file: usize,
+        access: u32,
+        deny: u32,
+        want: u32,
+    ) -> Result<Result<OpenOk, Status>, Gone> {
+        let open = op::open(self.owner(), access | want, deny, OpenHow::NoCreate, OpenClaim::Fh);
         let put = op::put(&self.fh(file));
         let (status, results) = self.call(true, &[put, open]).await?;
-        Ok(opened(&results).ok_or(status))
+        Ok(granted(&results).ok_or(status))
     }
 }

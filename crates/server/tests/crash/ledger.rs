@@ -59,6 +59,32 @@ impl Held {
     }
 }
 
+/// A delegation of an actor: from the reply that grants it to the sending of the DELEGRETURN.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldDeleg {
+    pub stateid: Stateid,
+    pub write: bool,
+    /// The client was asked for it.
+    pub recalled: bool,
+    /// Since when, at the earliest, the server knows that somebody wants what it stands against.
+    pub wanted: Option<Instant>,
+    /// The server may have revoked it in an earlier life.
+    pub doubtful: bool,
+}
+
+impl HeldDeleg {
+    /// RFC 8881 10.4.
+    fn stands_against(&self, access: u32, deny: u32) -> bool {
+        self.write || access & 2 != 0 || deny & 1 != 0
+    }
+
+    /// Whether it may have been revoked by now (10.4.5): its recall was not heeded in a lease time.
+    pub fn may_be_revoked(&self) -> bool {
+        let slack = std::time::Duration::from_secs(1);
+        self.doubtful || self.wanted.is_some_and(|t| t.elapsed() + slack > LEASE)
+    }
+}
+
 /// Whether the server must let an actor reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
@@ -83,6 +109,13 @@ pub enum Change {
     Remove(String),
     Rename(String, String),
     Mode(String, u32),
+}
+
+impl Account {
+    /// Whether the server may find that it has nothing that keeps it (what was revoked does not).
+    pub fn may_have_nothing(&self) -> bool {
+        self.held.is_empty() && self.delegs.values().all(HeldDeleg::may_be_revoked)
+    }
 }
 
 pub type Names = BTreeMap<String, (Kind, u32)>;
@@ -115,6 +148,9 @@ pub struct Account {
     pub standing: Standing,
     /// By file.
     pub held: BTreeMap<usize, Held>,
+    pub delegs: BTreeMap<usize, HeldDeleg>,
+    /// Delegations that were revoked for certain, which it has not freed: not to be reclaimed.
+    pub lost: BTreeMap<usize, HeldDeleg>,
     /// What it held once and somebody else may have had since: not to be reclaimed.
     pub ghosts: BTreeMap<usize, Held>,
     /// The server may have ended this client already: somebody asked for what it held when its lease had ended.
@@ -168,6 +204,8 @@ impl Ledger {
         let account = || Account {
             standing: Standing::No,
             held: BTreeMap::new(),
+            delegs: BTreeMap::new(),
+            lost: BTreeMap::new(),
             ghosts: BTreeMap::new(),
             unsure: false,
             heard: None,
@@ -250,8 +288,75 @@ impl Ledger {
         let account = &mut self.accounts[who];
         let held = std::mem::take(&mut account.held);
         account.ghosts.extend(held);
+        account.delegs.clear();
+        account.lost.clear();
         account.standing = Standing::No;
         account.unsure = false;
+    }
+
+    /// Whose delegations an OPEN stands against.
+    fn delegs_against(&self, me: usize, file: usize, access: u32, deny: u32) -> Vec<usize> {
+        let against =
+            |a: &usize| *a != me && self.accounts[*a].delegs.get(&file).is_some_and(|d| d.stands_against(access, deny));
+        (0..ACTORS).filter(against).collect()
+    }
+
+    /// An OPEN is about to be sent, which recalls what it stands against.
+    ///
+    /// Whether there is any: then it waits a little, and its holder may open the file meanwhile.
+    pub fn wanted_delegs(&mut self, me: usize, file: usize, access: u32, deny: u32) -> bool {
+        let against = self.delegs_against(me, file, access, deny);
+        for a in &against {
+            let a = *a;
+            let expired = self.expired(a);
+            let account = &mut self.accounts[a];
+            account.unsure |= expired;
+            let deleg = account.delegs.get_mut(&file).expect("it is held");
+            deleg.wanted.get_or_insert_with(Instant::now);
+        }
+        !against.is_empty()
+    }
+
+    /// It was granted: each such delegation was revoked, or its client has ended.
+    pub fn granted_over_delegs(&mut self, what: &str, me: usize, file: usize, access: u32, deny: u32) {
+        for a in self.delegs_against(me, file, access, deny) {
+            let deleg = self.accounts[a].delegs[&file];
+            let expired = self.expired(a);
+            if deleg.may_be_revoked() {
+                self.lose(a, file);
+                self.accounts[a].unsure |= expired;
+            } else {
+                assert!(expired, "{what} was granted to {me} although {a} holds a delegation: {deleg:?}");
+                self.tally.add("taken from a client whose lease had ended");
+                self.bury(a);
+            }
+        }
+    }
+
+    /// A delegation was revoked, for certain.
+    pub fn lose(&mut self, who: usize, file: usize) {
+        let account = &mut self.accounts[who];
+        if let Some(deleg) = account.delegs.remove(&file) {
+            account.lost.insert(file, deleg);
+            self.tally.add("delegation revoked");
+        }
+    }
+
+    /// A delegation was granted: there is nobody whom it would exclude (RFC 8881 10.4).
+    pub fn delegated(&mut self, me: usize, file: usize, write: bool) {
+        for a in (0..ACTORS).filter(|a| *a != me) {
+            let account = &self.accounts[a];
+            let open = account.held.get(&file).is_some_and(|h| write || h.access & 2 != 0);
+            let deleg = account.delegs.get(&file).filter(|d| write || d.write);
+            if open || deleg.is_some_and(|d| !d.may_be_revoked()) {
+                // It was ended, or did not come back in time after the restart.
+                let gone = self.expired(a) && (account.unsure || account.heard.is_none());
+                assert!(gone, "a delegation was given to {me} beside what {a} holds: {:?}, {deleg:?}", account.held);
+                self.bury(a);
+            } else if deleg.is_some() {
+                self.lose(a, file);
+            }
+        }
     }
 
     /// A refusal must have a reason: these hold it, or a call is under way that may have taken it, or not given it up.

@@ -1,4 +1,4 @@
-//! A thousand crashes of the server, in virtual time (RFC 8881 8.4.2, 8.4.3, 18.3, 18.32, 18.51; cases B06, B31, B32).
+//! A thousand crashes of the server, in virtual time (RFC 8881 8.4.2, 8.4.3, 10.2.1, 18.3, 18.32, 18.51; cases B06, B31, B32).
 //!
 //! A few clients work against the whole server, over a filesystem in memory and a disk for the durable records. The power
 //! goes at a random step of the filesystem's or the disk's work; what was not synced is lost. After each crash the
@@ -47,6 +47,15 @@ const SEEN: &[&str] = &[
     "a sync that failed",
     "stable copy",
     "unstable copy",
+    "asynchronous copy",
+    "read delegation",
+    "write delegation",
+    "delegation returned",
+    "delegation revoked",
+    "read delegation reclaimed",
+    "write delegation reclaimed",
+    "open by right of a delegation",
+    "reclaim of a revoked delegation refused",
     "names changed",
     "crash while the server starts",
     "crash in grace",

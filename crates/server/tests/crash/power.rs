@@ -7,7 +7,7 @@
 
 use crate::dice::Dice;
 use dhow_server::store::{FileStore, StableStore, identity};
-use dhow_server::{ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
+use dhow_server::{Delegations, ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
 use dhow_testkit::wire::Wire;
 use dhow_testkit::{Fault, LinkControl, LinkOptions, MemFs, link};
 use parking_lot::Mutex;
@@ -284,13 +284,18 @@ impl Machine {
         let identity = identity(&store)?;
         let watch = power.clone();
         let backend = Fault::watched(self.fs.clone(), Arc::new(move |_, after| watch.step(after)));
-        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let delegations = Delegations::All;
+        let options = ExportOptions { squash: Squash::None, delegations, ..ExportOptions::default() };
         let mut config =
             ServerConfig::in_memory(vec![ExportConfig { path: "/".into(), backend, options }]).expect("randomness");
         config.identity = identity;
         config.store = store;
         config.state.lease = LEASE;
         config.state.grace = GRACE;
+        // In every other life a copy is asynchronous if its client lets it be.
+        if power.supply.lock().dice.one_in(2) {
+            config.copy.sync_budget = Duration::ZERO;
+        }
         Ok(Server::start(config).await?)
     }
 }

@@ -182,14 +182,15 @@ fn end_of_life(life: &Life, ledger: &mut Ledger) {
             if elapsed > LATE {
                 ledger.bury(who);
             } else if elapsed > EARLY {
-                ledger.accounts[who].unsure = !ledger.accounts[who].held.is_empty();
+                ledger.accounts[who].unsure =
+                    !ledger.accounts[who].held.is_empty() || !ledger.accounts[who].delegs.is_empty();
                 if ledger.accounts[who].standing == Standing::Yes {
                     ledger.accounts[who].standing = Standing::Perhaps;
                 }
             }
         }
         // Who holds nothing goes with its lease.
-        let gone = ledger.expired(who) && ledger.accounts[who].held.is_empty();
+        let gone = ledger.expired(who) && ledger.accounts[who].may_have_nothing();
         let account = &mut ledger.accounts[who];
         if gone && account.standing == Standing::Yes {
             account.standing = Standing::Perhaps;
@@ -202,6 +203,10 @@ fn end_of_life(life: &Life, ledger: &mut Ledger) {
         account.complete = false;
         account.complete_sent = false;
         account.unstable.clear();
+        for deleg in account.delegs.values_mut() {
+            deleg.doubtful = deleg.may_be_revoked();
+            deleg.wanted = None;
+        }
     }
     if elapsed > LATE {
         ledger.strays = 0;

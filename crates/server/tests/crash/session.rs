@@ -1,6 +1,7 @@
 //! A client's connection and session, as far as the power lets them live.
 
 use crate::power::{Life, Power};
+use dhow_proto::v4::cb::CbArgOp;
 use dhow_proto::v4::ops::{CreateSessionOk, ReclaimCompleteArgs};
 use dhow_proto::v4::{ArgOp, ClientId, CompoundRes, ResOp, Status, Verifier};
 use dhow_testkit::wire::{ClientOptions, Session, Wire, compound_bytes};
@@ -38,9 +39,8 @@ impl Conn {
         let mut wire = life.connect();
         let power = life.power.clone();
         let mut options = ClientOptions { verifier: Verifier(incarnation.to_be_bytes()), ..ClientOptions::named(name) };
-        // One slot is all that is used, and no callbacks are wanted.
+        // One slot is all that is used. Callbacks are answered as they come, and looked at later.
         options.fore.max_requests = 4;
-        options.session_flags = 0;
         loop {
             let res = compound(&mut wire, &power, &[options.exchange_id()]).await?;
             let (id, sequence) = match res.results.into_iter().next() {
@@ -66,6 +66,12 @@ impl Conn {
             std::iter::once(ArgOp::Sequence(self.session.sequence(0, true))).chain(ops.iter().cloned()).collect();
         let res = compound(&mut self.wire, &self.power, &all).await?;
         Ok((res.status, res.results.into_iter().skip(1).collect()))
+    }
+
+    /// The operations of the callbacks that came since the last look.
+    pub fn called(&mut self) -> Vec<CbArgOp> {
+        let calls = self.wire.callbacks.drain(..).filter(|c| c.header.body.as_ref().is_some_and(|b| b.proc != 0));
+        calls.filter_map(|c| c.compound().ops.pop()).collect()
     }
 
     pub async fn status(&mut self, ops: &[ArgOp]) -> Result<Status, Gone> {

@@ -61,7 +61,7 @@ impl Stranger<'_> {
         }
         let reclaim = op::open(
             owner.clone(),
-            share::ACCESS_READ,
+            share::ACCESS_READ | share::WANT_NO_DELEG,
             0,
             OpenHow::NoCreate,
             OpenClaim::Previous(DelegationType::NONE),
@@ -69,7 +69,7 @@ impl Stranger<'_> {
         assert_eq!(conn.status(&[put.clone(), reclaim]).await?, Status::NO_GRACE, "a stranger reclaims");
         self.ledger.borrow_mut().tally.add("stranger got NO_GRACE");
         if self.kept() {
-            let open = op::open(owner, share::ACCESS_READ, 0, OpenHow::NoCreate, OpenClaim::Fh);
+            let open = op::open(owner, share::ACCESS_READ | share::WANT_NO_DELEG, 0, OpenHow::NoCreate, OpenClaim::Fh);
             self.recorded = true;
             let (status, results) = conn.run(&[put, open]).await?;
             match opened(&results) {

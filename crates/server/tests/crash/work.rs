@@ -1,9 +1,13 @@
 //! What a client does: opens, locks, data, names, and nothing for a long time.
 
-use crate::actor::{Actor, LATE};
-use crate::ledger::{BLOCKS, Change, FILES, Held, Kind, Standing, UNITS};
+use crate::actor::{Actor, LATE, given, granted};
+use crate::ledger::{BLOCKS, Change, FILES, Held, HeldDeleg, Kind, Standing, UNITS};
 use crate::session::Gone;
-use dhow_proto::v4::ops::{CopyRes, CreateType, LockRes};
+use dhow_proto::v4::cb::{CbArgOp, OffloadInfo};
+use dhow_proto::v4::ops::{
+    CopyRes, CreateType, Delegation, DelegreturnArgs, FreeStateidArgs, LockRes, OpenClaim, OpenHow, WriteResponse,
+    share,
+};
 use dhow_proto::v4::{ArgOp, Attrs, ResOp, StableHow, Stateid, Status};
 use dhow_testkit::wire::op;
 use std::time::Duration;
@@ -25,7 +29,10 @@ pub fn offset_of(actor: usize, block: usize) -> u64 {
 impl Actor<'_> {
     /// One thing; `false`: the session is gone.
     pub async fn step(&mut self) -> Result<bool, Gone> {
+        // More often than by chance, if it was asked for.
+        let asked = self.asked_for() && self.dice.one_in(3);
         let status = match self.dice.roll(100) {
+            _ if asked => self.some_delegation().await?,
             0..22 => self.some_open().await?,
             22..30 => self.some_close().await?,
             30..34 => self.some_downgrade().await?,
@@ -35,7 +42,8 @@ impl Actor<'_> {
             68..74 => self.some_commit().await?,
             74..79 => self.some_copy().await?,
             79..83 => self.some_read().await?,
-            83..97 => self.some_change().await?,
+            83..91 => self.some_change().await?,
+            91..97 => self.some_delegation().await?,
             97 => self.reboot().await?,
             _ => self.silence().await?,
         };
@@ -56,22 +64,26 @@ impl Actor<'_> {
         let file = self.dice.roll(FILES as u64) as usize;
         let access = 1 + self.dice.roll(3) as u32;
         let deny = if self.dice.one_in(4) { 1 + self.dice.roll(3) as u32 } else { 0 };
-        let (against, own, complete) = {
+        let (against, own, waits, complete) = {
             let mut ledger = self.ledger.borrow_mut();
             let against = ledger.share_against(self.me, file, access, deny);
             ledger.wanted(&against);
+            let waits = ledger.wanted_delegs(self.me, file, access, deny);
             let own = ledger.accounts[self.me].held.get(&file).cloned();
             // An open conflicts with the same owner's too (RFC 8881 9.7).
             let own_stands = own.as_ref().is_some_and(|h| access & h.deny != 0 || deny & h.access != 0);
-            (against, own_stands, ledger.all_complete())
+            (against, own_stands, waits, ledger.all_complete())
         };
-        let got = self.open(file, access, deny).await?;
+        let want = if self.dice.one_in(2) { share::WANT_ANY_DELEG } else { share::WANT_NO_DELEG };
+        let got = self.open(file, access, deny, want).await?;
         let mut ledger = self.ledger.borrow_mut();
         match got {
-            Ok(stateid) => {
+            Ok(open) => {
+                let stateid = open.stateid;
                 assert!(!own, "an OPEN was granted against the same owner's");
                 let now = ledger.share_against(self.me, file, access, deny);
                 ledger.granted_over("an OPEN", self.me, &now);
+                ledger.granted_over_delegs("an OPEN", self.me, file, access, deny);
                 let account = &mut ledger.accounts[self.me];
                 account.standing = Standing::Yes;
                 let held = account.held.entry(file).or_insert_with(|| Held {
@@ -87,6 +99,14 @@ impl Actor<'_> {
                 held.asked.push((access, deny));
                 held.stateid = stateid;
                 ledger.tally.add("open");
+                if let Some((stateid, recalled)) = given(&open.delegation) {
+                    let write = matches!(open.delegation, Delegation::Write(_));
+                    ledger.delegated(self.me, file, write);
+                    let (wanted, doubtful) = (None, false);
+                    let deleg = HeldDeleg { stateid, write, recalled, wanted, doubtful };
+                    ledger.accounts[self.me].delegs.insert(file, deleg);
+                    ledger.tally.add(if write { "write delegation" } else { "read delegation" });
+                }
                 Ok(Status::OK)
             }
             Err(Status::GRACE) => {
@@ -97,7 +117,7 @@ impl Actor<'_> {
                 Ok(Status::GRACE)
             }
             Err(Status::SHARE_DENIED) => {
-                if !own {
+                if !own && !waits {
                     ledger.refusal_is_due("an OPEN", self.me, &against);
                 }
                 ledger.tally.add("share denied");
@@ -322,29 +342,186 @@ impl Actor<'_> {
             op::put(&self.fh(src)),
             ArgOp::SaveFh,
             op::put(&self.fh(dst)),
-            op::copy(src_id, dst_id, offsets, BLOCK, true),
+            op::copy(src_id, dst_id, offsets, BLOCK, self.dice.one_in(2)),
         ];
         let (status, results) = self.call(false, &ops).await?;
         let Some(ResOp::Copy(CopyRes::Ok(ok))) = results.last() else {
             assert!(matches!(status, Status::IO | Status::BADSESSION | Status::DELAY), "COPY: {status:?} {results:?}");
             return Ok(status);
         };
+        let mut response = ok.response.clone();
+        if let Some(id) = ok.response.callback_id.first() {
+            match self.end_of_copy(*id).await? {
+                Some(done) => response = done,
+                // It failed, or the session went: nobody knows what of it is there.
+                None => return Ok(Status::OK),
+            }
+            self.ledger.borrow_mut().tally.add("asynchronous copy");
+        }
         let mut ledger = self.ledger.borrow_mut();
         let account = &mut ledger.accounts[self.me];
-        if ok.response.count != BLOCK || !ok.response.callback_id.is_empty() {
+        if response.count != BLOCK {
             // A source that ends before the block, or one of no bytes: only what was there before is certain.
             return Ok(Status::OK);
         }
         account.cells[dst][to].live = Some(stamp);
-        if ok.response.committed == StableHow::UNSTABLE {
-            account.unstable.push((dst, to, stamp, ok.response.verifier));
+        if response.committed == StableHow::UNSTABLE {
+            account.unstable.push((dst, to, stamp, response.verifier));
             ledger.tally.add("unstable copy");
         } else {
             account.cells[dst][to].settle(stamp);
             ledger.tally.add("stable copy");
         }
-        ledger.verifier(ok.response.verifier);
+        ledger.verifier(response.verifier);
         Ok(Status::OK)
+    }
+
+    /// Waits for the CB_OFFLOAD of a copy (RFC 7862 16.1): its result, unless it failed.
+    async fn end_of_copy(&mut self, id: Stateid) -> Result<Option<WriteResponse>, Gone> {
+        for _ in 0..200 {
+            for call in self.callbacks() {
+                if let CbArgOp::Offload(args) = call
+                    && args.stateid.other == id.other
+                {
+                    return Ok(match args.info {
+                        OffloadInfo::Ok(response) => Some(response),
+                        OffloadInfo::Err { .. } => None,
+                    });
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            // Also reads what came.
+            if self.call(false, &[]).await?.0 == Status::BADSESSION {
+                return Ok(None);
+            }
+        }
+        panic!("{} hears nothing of a copy", self.me)
+    }
+
+    /// Looks at the callbacks that came: recalls go to the ledger, the others come back.
+    fn callbacks(&mut self) -> Vec<CbArgOp> {
+        let calls = self.conn.as_mut().map(|c| c.called()).unwrap_or_default();
+        let mut ledger = self.ledger.borrow_mut();
+        let account = &mut ledger.accounts[self.me];
+        for call in &calls {
+            if let CbArgOp::Recall(args) = call {
+                account.delegs.values_mut().filter(|d| d.stateid.other == args.stateid.other).for_each(|d| {
+                    d.recalled = true;
+                });
+            }
+        }
+        calls
+    }
+
+    fn asked_for(&mut self) -> bool {
+        self.callbacks();
+        self.ledger.borrow().accounts[self.me].delegs.values().any(|d| d.recalled)
+    }
+
+    /// Something with a delegation: give it back, look at it, open by right of it; or learn that one was revoked.
+    async fn some_delegation(&mut self) -> Result<Status, Gone> {
+        self.callbacks();
+        let (delegs, lost) = {
+            let ledger = self.ledger.borrow();
+            (ledger.accounts[self.me].delegs.clone(), ledger.accounts[self.me].lost.clone())
+        };
+        if let Some((file, deleg)) = lost.into_iter().next()
+            && self.dice.one_in(3)
+        {
+            let put = op::put(&self.fh(file));
+            let status = self.call(false, &[put, op::read(deleg.stateid, 0, 10)]).await?.0;
+            if status == Status::BADSESSION {
+                return Ok(status);
+            }
+            // A stateid of an earlier life is not known any more.
+            assert!(matches!(status, Status::DELEG_REVOKED | Status::BAD_STATEID), "READ by it: {status:?}");
+            return if status == Status::DELEG_REVOKED { self.free(file, deleg.stateid).await } else { Ok(status) };
+        }
+        let delegs: Vec<_> = delegs.into_iter().collect();
+        if delegs.is_empty() {
+            return Ok(Status::OK);
+        }
+        let (file, deleg) = *self.dice.pick(&delegs);
+        let put = op::put(&self.fh(file));
+        if self.dice.one_in(3) {
+            // RFC 8881 18.16.3: an open that the delegation covers asks nobody.
+            let access = if deleg.write { 3 } else { 1 };
+            let own = self.ledger.borrow().accounts[self.me].held.get(&file).cloned();
+            if own.is_none_or(|h| h.deny == 0) {
+                return self.open_by(file, deleg, access).await;
+            }
+        }
+        if !deleg.recalled && self.dice.one_in(2) {
+            return Ok(Status::OK);
+        }
+        self.ledger.borrow_mut().accounts[self.me].delegs.remove(&file);
+        loop {
+            let back = ArgOp::Delegreturn(DelegreturnArgs { stateid: deleg.stateid });
+            match self.call(true, &[put.clone(), back]).await?.0 {
+                Status::DELAY => tokio::time::sleep(Duration::from_millis(200)).await,
+                Status::OK => {
+                    self.ledger.borrow_mut().tally.add("delegation returned");
+                    return Ok(Status::OK);
+                }
+                Status::DELEG_REVOKED => {
+                    assert!(deleg.may_be_revoked(), "revoked although nobody waited so long: {deleg:?}");
+                    self.ledger.borrow_mut().tally.add("delegation revoked");
+                    return self.free(file, deleg.stateid).await;
+                }
+                Status::BADSESSION => {
+                    // It was not judged.
+                    self.ledger.borrow_mut().accounts[self.me].delegs.insert(file, deleg);
+                    return Ok(Status::BADSESSION);
+                }
+                other => panic!("DELEGRETURN: {other:?}"),
+            }
+        }
+    }
+
+    /// FREE_STATEID of a delegation that was revoked: from its sending on the record may be clean of it.
+    async fn free(&mut self, file: usize, stateid: Stateid) -> Result<Status, Gone> {
+        self.ledger.borrow_mut().accounts[self.me].lost.remove(&file);
+        let status = self.call(false, &[ArgOp::FreeStateid(FreeStateidArgs { stateid })]).await?.0;
+        assert!(matches!(status, Status::OK | Status::BADSESSION), "FREE_STATEID: {status:?}");
+        Ok(status)
+    }
+
+    async fn open_by(&mut self, file: usize, deleg: HeldDeleg, access: u32) -> Result<Status, Gone> {
+        let owner = op::owner(self.conn.as_ref().expect("a session").id, "open-owner");
+        let open = op::open(owner, access, 0, OpenHow::NoCreate, OpenClaim::DelegCurFh(deleg.stateid));
+        let (status, results) = self.call(true, &[op::put(&self.fh(file)), open]).await?;
+        let mut ledger = self.ledger.borrow_mut();
+        match (status, granted(&results)) {
+            (Status::OK, Some(open)) => {
+                let against = ledger.share_against(self.me, file, access, 0);
+                ledger.granted_over("an OPEN by a delegation", self.me, &against);
+                let account = &mut ledger.accounts[self.me];
+                let held = account.held.entry(file).or_insert_with(|| Held {
+                    access: 0,
+                    deny: 0,
+                    asked: Vec::new(),
+                    stateid: open.stateid,
+                    lock: None,
+                    units: [0; UNITS],
+                });
+                held.access |= access;
+                held.asked.push((access, 0));
+                held.stateid = open.stateid;
+                ledger.tally.add("open by right of a delegation");
+            }
+            (Status::DELEG_REVOKED, _) => {
+                assert!(deleg.may_be_revoked(), "revoked although nobody waited so long: {deleg:?}");
+                ledger.lose(self.me, file);
+            }
+            // A client that denies reading or writing may stand beside a read delegation.
+            (Status::SHARE_DENIED, _) => {
+                let against = ledger.share_against(self.me, file, access, 0);
+                ledger.refusal_is_due("an OPEN by a delegation", self.me, &against);
+            }
+            (Status::DELAY | Status::BADSESSION, _) => {}
+            other => panic!("OPEN by a delegation: {other:?}"),
+        }
+        Ok(status)
     }
 
     async fn some_read(&mut self) -> Result<Status, Gone> {
@@ -423,6 +600,8 @@ impl Actor<'_> {
             let account = &mut ledger.accounts[self.me];
             account.held.clear();
             account.ghosts.clear();
+            account.delegs.clear();
+            account.lost.clear();
             account.busy = true;
             account.unsure = false;
             ledger.tally.add("client rebooted");

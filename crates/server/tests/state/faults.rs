@@ -56,7 +56,13 @@ impl StableStore for Full {
 
 /// Keeps the errors and warnings that are logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
 
 struct Text(String);
 
@@ -90,7 +96,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-async fn works(c: &mut Client, name: &str) {
+pub async fn works(c: &mut Client, name: &str) {
     let root = c.walk("/").await;
     let f = c.create(&root, name).await;
     c.write(&f, 0, b"data").await;
@@ -162,7 +168,7 @@ async fn a_record_that_cannot_be_removed_keeps_its_state() {
 }
 
 /// A client over a virtual link: for paused time.
-async fn near(server: &dhow_server::Running, name: &str) -> Client {
+pub async fn near(server: &dhow_server::Running, name: &str) -> Client {
     let (ours, theirs, _) = link(LinkOptions::default());
     server.serve_stream(theirs, None);
     let mut wire = Wire::new(ours);

@@ -605,6 +605,9 @@ async fn a_flood_of_copies() {
         }
     }
     assert!(!ids.is_empty() && ids.len() <= 4, "{} ran at once", ids.len());
+    let hits = srv.running.shared().limit_hits();
+    let counted = hits.iter().find(|(name, _)| *name == "copy.max_total").expect("counted").1;
+    assert!(counted > 0 && counted <= 32, "{counted}");
     for id in ids {
         match status_of(&mut c, id).await {
             Ok(_) => assert_eq!(poll_if_known(&mut c, id).await, Some(Status::OK)),

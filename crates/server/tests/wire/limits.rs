@@ -388,3 +388,96 @@ async fn any_sequence_id() {
     let xid = c.send(9, &[op::root()]).await;
     assert!(c.wait(xid).await.status.is_ok());
 }
+
+/// Waits until a limit was reached.
+async fn reached(srv: &Srv, name: &str) {
+    for _ in 0..2000 {
+        if hits(srv, name) > 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("{name} is not counted");
+}
+
+/// Calls of one connection at once: those beyond the limit wait in the connection, others go on, and all are answered.
+#[tokio::test]
+async fn calls_of_one_connection() {
+    let srv = serve(|c| c.limits.calls_per_connection = 4).await;
+    let mut c = srv.client("greedy").await;
+    let root = c.walk("").await;
+    let stuck = srv.fault.hold(dhow_testkit::fault::Call::ReadDir);
+    let list = op::readdir(0, Verifier::default(), 4096, &[]);
+    let mut sent = Vec::new();
+    for slot in 0..12 {
+        sent.push(c.send(slot, &[op::put(&root), list.clone()]).await);
+    }
+    stuck.arrived(4).await;
+    reached(&srv, "limits.calls_per_connection").await;
+    let mut other = srv.client("other").await;
+    works(&mut other, "f").await;
+    assert_eq!(stuck.count(), 4, "more were begun than may run");
+    stuck.open();
+    for xid in sent {
+        assert_eq!(c.wait(xid).await.status, Status::OK);
+    }
+    assert!(hits(&srv, "limits.calls_per_connection") < 12);
+}
+
+/// A client that takes no replies: its requests are left unread, those of others are served, and when it reads at last
+/// everything comes (case B46).
+#[tokio::test]
+async fn reply_bytes_of_one_connection() {
+    let srv = serve(|c| c.limits.reply_bytes_per_connection = 1 << 20).await;
+    let mut c = srv.client("lazy").await;
+    let root = c.walk("").await;
+    let f = c.create(&root, "f").await;
+    c.write(&f, 0, &vec![3; 1 << 19]).await;
+    let mut sent = Vec::new();
+    for slot in 0..60 {
+        sent.push(c.send(slot, &[op::put(&f.fh), op::read(f.stateid, 0, 1 << 19)]).await);
+        if hits(&srv, "limits.reply_bytes_per_connection") > 0 {
+            break;
+        }
+        // Until replies wait, and the next request is not read.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    reached(&srv, "limits.reply_bytes_per_connection").await;
+    let mut other = srv.client("other").await;
+    works(&mut other, "g").await;
+    for xid in sent {
+        match c.wait(xid).await.results.pop() {
+            Some(ResOp::Read(Ok(ok))) => assert_eq!(ok.data.len(), 1 << 19),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A record that stays incomplete: its connection is closed and that is counted; one that is merely quiet is not.
+#[tokio::test]
+async fn records_that_stay_incomplete() {
+    let srv = serve(|c| c.limits.partial_timeout = std::time::Duration::from_millis(200)).await;
+    let mut quiet = srv.client("quiet").await;
+    for sent in [1, 4, 50] {
+        let mut w = srv.wire().await;
+        // A fragment of 1000 bytes is announced.
+        let mut bytes = 0x8000_03e8_u32.to_be_bytes().to_vec();
+        bytes.extend([0; 46]);
+        w.send_raw(&bytes[..sent]).await.unwrap();
+        w.closed().await;
+    }
+    assert_eq!(hits(&srv, "limits.partial_timeout"), 3);
+    works(&mut quiet, "f").await;
+}
+
+/// Every limit is counted under the name that it has in the configuration.
+#[tokio::test]
+async fn every_counter_has_the_name_of_its_key() {
+    let srv = Srv::start().await;
+    let keys = include_str!("../../../../docs/configuration.md");
+    for (name, hits) in srv.running.shared().limit_hits() {
+        let key = name.split_once('.').expect("section.key").1;
+        assert!(keys.contains(key), "{name} is not in docs/configuration.md");
+        assert_eq!(hits, 0, "{name}");
+    }
+}

@@ -13,6 +13,7 @@ mod compound;
 mod concurrency;
 mod copy;
 mod deleg;
+mod ends;
 mod faults;
 mod gates;
 mod handles;

@@ -26,7 +26,7 @@ pub fn server() -> S {
 }
 
 pub fn server_with(limits: Limits, previous: &[&str]) -> S {
-    let records = previous.iter().map(|o| ClientRecord { owner: owner_id(o) }).collect();
+    let records = previous.iter().map(|o| ClientRecord { owner: owner_id(o), revoked: Revoked::default() }).collect();
     Arc::new(State::new(limits, &Identity { instance: 1, secret: [7; 16] }, records, t(0)))
 }
 

@@ -156,7 +156,7 @@ fn nothing_is_committed_before_the_client_is_recorded() {
     s.create_session(ConnId(1), 1, &session_args(e.client, 1), &who(0), t(0)).unwrap();
     let me = s.client(e.client).unwrap();
     let _ = s.reclaim_complete(&me).unwrap();
-    assert_eq!(me.needs_record(), Some(ClientRecord { owner: owner_id("c") }));
+    assert_eq!(me.needs_record(), Some(ClientRecord { owner: owner_id("c"), revoked: Revoked::default() }));
     let (f, o) = (file("f"), bytes("o"));
     let req = OpenRequest { file: &f, owner: &o, access: R, deny: N, claim: Claim::New };
     let plan = s.plan_open(&me, &req, t(0)).unwrap();

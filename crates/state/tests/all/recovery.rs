@@ -102,3 +102,101 @@ fn only_session(s: &S, c: &Client) -> SessionId {
     cb.refused();
     id
 }
+
+/// A read delegation that was given with an OPEN, in whatever way.
+fn delegated(c: &C, f: &str, claim: Claim, now: Time) -> Result<Stateid, Refused> {
+    let (file, owner) = (file(f), bytes("o"));
+    let req = OpenRequest { file: &file, owner: &owner, access: Share::READ, deny: Share::NONE, claim };
+    let plan = c.s.plan_open(&c.me, &req, now)?;
+    let reclaim = claim == Claim::Reclaim;
+    let (kind, granted_by) = (DelegKind::Read, None);
+    let offer = Offer { kind, token: 9, guarded: false, granted_by, change: 0, reclaim, recalled: false, now };
+    match plan.commit_with(1, Some(offer)).unwrap().deleg {
+        Delegated::Granted(stateid) => Ok(stateid),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn revoke(s: &S, d: &Stateid) -> ClientRecord {
+    let plan = s.plan_revoke(d).unwrap();
+    assert!(plan.revokes());
+    let record = plan.record().unwrap();
+    assert!(plan.commit().len() == 1);
+    record
+}
+
+#[test]
+fn what_was_revoked_is_in_the_record_until_the_client_knows() {
+    // RFC 8881 8.4.3, 10.2.1, 18.38.
+    let s = server();
+    let (a, b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    let (f, g) = (delegated(&a, "f", Claim::New, t(1)).unwrap(), delegated(&a, "g", Claim::New, t(1)).unwrap());
+    assert!(matches!(b.open("f", "o", Share::WRITE, Share::NONE, t(2)), Err(Refused::Delegated(_))));
+    let record = revoke(&s, &f);
+    assert_eq!(record.owner, owner_id("a"));
+    assert_eq!(record.revoked.files.iter().cloned().collect::<Vec<_>>(), [file("f")]);
+    assert!(revoke(&s, &g).revoked.contains(&file("f")), "both by now");
+    assert!(!a.me.has_outdated_record());
+    s.free_stateid(&a.me, &f).unwrap();
+    let record = a.me.outdated_record().unwrap();
+    assert_eq!(record.revoked.files.into_iter().collect::<Vec<_>>(), [file("g")]);
+    assert_eq!(a.me.outdated_record(), None, "told once");
+    s.free_stateid(&a.me, &g).unwrap();
+    assert!(a.me.outdated_record().unwrap().revoked.is_empty());
+}
+
+#[test]
+fn a_revocation_that_was_not_recorded_does_not_stay() {
+    let s = server();
+    let a = C::new(&s, "a", t(0));
+    let d = delegated(&a, "f", Claim::New, t(1)).unwrap();
+    let plan = s.plan_revoke(&d).unwrap();
+    assert!(plan.record().is_some());
+    // The store failed. Then the client returns it after all.
+    drop(plan);
+    let back = s.plan_delegreturn(&a.me, &file("f"), &d).unwrap();
+    assert!(!back.revokes());
+    back.commit();
+    assert!(a.me.outdated_record().unwrap().revoked.is_empty());
+}
+
+#[test]
+fn a_revoked_delegation_is_not_reclaimed_and_all_else_is() {
+    // RFC 8881 8.4.3, 10.2.1.
+    let mut revoked = Revoked::default();
+    revoked.insert(file("f"));
+    let previous = vec![ClientRecord { owner: owner_id("a"), revoked }];
+    let s = std::sync::Arc::new(State::new(limits(), &Identity { instance: 2, secret: [7; 16] }, previous, t(0)));
+    let a = C::reclaiming(&s, "a", t(0));
+    assert_eq!(s.may_reclaim_delegation(&a.me, &file("f")), Err(Status::RECLAIM_BAD));
+    s.may_reclaim_delegation(&a.me, &file("g")).unwrap();
+    let g = delegated(&a, "g", Claim::Reclaim, t(1)).unwrap();
+    let (f, owner) = (file("f"), bytes("o"));
+    let req = OpenRequest { file: &f, owner: &owner, access: Share::BOTH, deny: Share::NONE, claim: Claim::Reclaim };
+    s.plan_open(&a.me, &req, t(1)).unwrap().commit(1).unwrap();
+    // By right of what was reclaimed, also in grace (10.2.1); by right of nothing, not.
+    let more = |f: &FileKey, owner: &str, d: Stateid| {
+        let owner = bytes(owner);
+        let claim = Claim::Delegated(d);
+        let req = OpenRequest { file: f, owner: &owner, access: Share::READ, deny: Share::NONE, claim };
+        s.plan_open(&a.me, &req, t(1)).map(|plan| plan.commit(1).unwrap().stateid)
+    };
+    more(&file("g"), "another", g).unwrap();
+    assert_eq!(more(&file("h"), "another", g).unwrap_err(), Refused::Status(Status::BAD_STATEID));
+    // The record says so until the client has reclaimed.
+    assert!(!a.me.has_outdated_record());
+    let _ = s.reclaim_complete(&a.me).unwrap();
+    assert!(a.me.outdated_record().unwrap().revoked.is_empty());
+    s.may_reclaim_delegation(&a.me, &file("f")).unwrap();
+}
+
+#[test]
+fn a_record_that_revokes_all_leaves_opens() {
+    let previous = vec![ClientRecord { owner: owner_id("a"), revoked: Revoked { all: true, ..Revoked::default() } }];
+    let s = std::sync::Arc::new(State::new(limits(), &Identity { instance: 2, secret: [7; 16] }, previous, t(0)));
+    let a = C::reclaiming(&s, "a", t(0));
+    assert_eq!(s.may_reclaim_delegation(&a.me, &file("any")), Err(Status::RECLAIM_BAD));
+    let (f, owner) = (file("any"), bytes("o"));
+    let req = OpenRequest { file: &f, owner: &owner, access: Share::READ, deny: Share::NONE, claim: Claim::Reclaim };
+    s.plan_open(&a.me, &req, t(1)).unwrap().commit(1).unwrap();
+}

@@ -5,9 +5,9 @@ use super::{BLOCK, Data, MemFs, MemOpen, ROOT, Tree};
 use async_trait::async_trait;
 use bytes::Bytes;
 use dhow_vfs::{
-    Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cred, Cx, DirChange, DirEntry, DirPage,
-    ErrorKind, FileKind, FsStat, Handle, IoRef, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow, PageLimit,
-    Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Time, WriteVerifier,
+    Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cred, Cx, Deny, DirChange, DirEntry,
+    DirPage, ErrorKind, FileKind, FsStat, Handle, IoRef, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow,
+    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Time, WriteVerifier,
     Written, XattrSet,
 };
 use parking_lot::MutexGuard;
@@ -17,6 +17,12 @@ use std::sync::atomic::Ordering;
 /// Longest name and value of an extended attribute, bytes: those of Linux.
 const XATTR_NAME_MAX: usize = 250;
 const XATTR_VALUE_MAX: usize = 65_536;
+
+/// How a file is open that was just made: for whom is not told.
+fn created() -> OpenHow {
+    let access = OpenAccess { read: true, write: true };
+    OpenHow { access, deny: Deny::default(), owner: Bytes::new(), reclaim: false }
+}
 
 impl MemFs {
     pub(super) fn ino_of(&self, handle: &Handle) -> Result<u64> {
@@ -50,9 +56,12 @@ impl MemFs {
         Ok((done, DirChange { before, after, atomic: self.options.exclusive }))
     }
 
-    fn opened(&self, tree: &mut Tree, ino: u64, access: OpenAccess) -> Result<OpenFile> {
+    fn opened(&self, tree: &mut Tree, ino: u64, how: OpenHow) -> Result<OpenFile> {
         tree.get_mut(ino)?.opens += 1;
-        Ok(OpenFile::new(MemOpen { tree: self.tree.clone(), ino, read: access.read, write: access.write }))
+        tree.last_open += 1;
+        let (id, OpenAccess { read, write }) = (tree.last_open, how.access);
+        tree.opens.insert(id, (ino, how));
+        Ok(OpenFile::new(MemOpen { tree: self.tree.clone(), id, ino, read, write }))
     }
 
     /// The file meant, once `want` is allowed: by the open, if there is one, else by the mode.
@@ -273,7 +282,7 @@ impl Backend for MemFs {
                 return Err(ErrorKind::Access.into());
             }
             let change = tree.get(dir)?.change;
-            let open = self.opened(&mut tree, ino, OpenAccess { read: true, write: true })?;
+            let open = self.opened(&mut tree, ino, created())?;
             let change = DirChange { before: change, after: change, atomic: self.options.exclusive };
             return Ok(Created { node: self.node(&tree, ino)?, open, change, fresh: false, applied: how.set.clone() });
         }
@@ -282,7 +291,7 @@ impl Backend for MemFs {
         let ((ino, applied), change) = self
             .around(&mut tree, dir, |tree| tree.add(dir, name, (FileKind::Regular, 0o600), &how.set, &cx.cred, now))?;
         tree.get_mut(ino)?.verifier = how.verifier;
-        let open = self.opened(&mut tree, ino, OpenAccess { read: true, write: true })?;
+        let open = self.opened(&mut tree, ino, created())?;
         Ok(Created { node: self.node(&tree, ino)?, open, change, fresh: true, applied })
     }
 
@@ -459,7 +468,7 @@ impl Backend for MemFs {
         if !may_open(inode, &cx.cred, how.access, how.reclaim) {
             return Err(ErrorKind::Access.into());
         }
-        self.opened(&mut tree, ino, how.access)
+        self.opened(&mut tree, ino, how.clone())
     }
 
     async fn reopen(&self, cx: &Cx, open: &OpenFile, how: &OpenHow) -> Result<OpenFile> {
@@ -470,7 +479,7 @@ impl Backend for MemFs {
         if !may_open(inode, &cx.cred, more, false) {
             return Err(ErrorKind::Access.into());
         }
-        self.opened(&mut tree, had.ino, how.access)
+        self.opened(&mut tree, had.ino, how.clone())
     }
 
     async fn close(&self, open: OpenFile) {

@@ -15,7 +15,7 @@ pub use data::BLOCK;
 
 use crate::memfs::data::Data;
 use bytes::Bytes;
-use dhow_vfs::{Caps, Cred, FileKind, HANDLE_MAX, Handle, Quota, Time, WriteVerifier};
+use dhow_vfs::{Caps, Cred, FileKind, HANDLE_MAX, Handle, OpenHow, Quota, Time, WriteVerifier};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -133,6 +133,9 @@ struct Tree {
     /// Numbers of the inodes, as they were at the last commit, if metadata is not stable at once.
     journal: Option<HashMap<u64, Inode>>,
     failing_syncs: u32,
+    /// By number, counting up: which file is open how.
+    opens: BTreeMap<u64, (u64, OpenHow)>,
+    last_open: u64,
 }
 
 /// A filesystem in memory.
@@ -146,6 +149,7 @@ pub struct MemFs {
 /// The token of an open: lives as long as somebody holds it.
 struct MemOpen {
     tree: Arc<Mutex<Tree>>,
+    id: u64,
     ino: u64,
     read: bool,
     write: bool,
@@ -154,6 +158,7 @@ struct MemOpen {
 impl Drop for MemOpen {
     fn drop(&mut self) {
         let mut tree = self.tree.lock();
+        tree.opens.remove(&self.id);
         if let Some(inode) = tree.inodes.get_mut(&self.ino) {
             inode.opens = inode.opens.saturating_sub(1);
         }
@@ -196,6 +201,8 @@ impl MemFs {
             used: 0,
             journal: None,
             failing_syncs: 0,
+            opens: BTreeMap::new(),
+            last_open: 0,
         };
         let now = options.clock.now(&mut tree.ticks);
         let owner = Cred::user(options.root_owner.0, options.root_owner.1);
@@ -255,6 +262,12 @@ impl MemFs {
     /// Opens that nobody has closed.
     pub fn open_count(&self) -> u64 {
         self.tree.lock().inodes.values().map(|i| u64::from(i.opens)).sum()
+    }
+
+    /// The opens that nobody has closed, oldest first: number of the file, and how it was asked for (nobody's, if the open
+    /// came with the file's creation).
+    pub fn opens(&self) -> Vec<(u64, OpenHow)> {
+        self.tree.lock().opens.values().cloned().collect()
     }
 
     /// Objects, the root included.

@@ -1,4 +1,5 @@
-//! DELEGRETURN (RFC 8881 18.6). Passes no gate: an OPEN that waits at the file's gate may wait for just this.
+//! DELEGRETURN (RFC 8881 18.6). It passes the file's gate, which nobody holds who waits for a delegation; I/O under it is
+//! waited for before.
 
 use crate::gates::GATE_WAIT;
 use crate::metrics::count;
@@ -14,7 +15,7 @@ pub(crate) async fn run(cx: &OpCx, args: DelegreturnArgs) -> OpResult<()> {
     if tokio::time::timeout(GATE_WAIT, plan.drain()).await.is_err() {
         return Err(Status::DELAY);
     }
-    server.end_delegation(plan).await;
+    server.end_delegation(plan).await?;
     count(&server.metrics.deleg.returned);
     Ok(())
 }

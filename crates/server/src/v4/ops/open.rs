@@ -19,7 +19,7 @@ use bytes::Bytes;
 use dhow_proto::v4::ops::{
     CreateHow as WireCreate, Delegation, OpenArgs, OpenClaim, OpenHow as WireHow, OpenOk, open_result, share,
 };
-use dhow_proto::v4::{Bitmap, ChangeInfo, Stateid, Status};
+use dhow_proto::v4::{Bitmap, ChangeInfo, DelegationType, Stateid, Status};
 use dhow_state::{Claim, IoKind, OpenRequest, Refused, Share};
 use dhow_vfs::{Attr, CreateHow, ErrorKind, Name, OpenFile, SetAttr};
 
@@ -86,6 +86,9 @@ async fn run_once(cx: &mut OpCx, args: OpenArgs) -> OpResult<OpenOk> {
         }
         _ => Claim::New,
     };
+    if let OpenClaim::Previous(DelegationType::READ | DelegationType::WRITE) = args.claim {
+        cx.server.state.may_reclaim_delegation(cx.client()?, &cx.current()?.key())?;
+    }
     let (share_access, by) = (args.share_access, args.claim.clone());
     let wish = Wish { owner: args.owner.owner, access, deny, claim, share_access, by };
     let target = match (args.claim, args.how) {

@@ -10,6 +10,7 @@ pub(crate) async fn run(cx: &OpCx, args: ReclaimCompleteArgs) -> OpResult<()> {
         return Ok(());
     }
     let effects = cx.server.state.reclaim_complete(cx.client()?)?;
+    cx.server.update_record(cx.client()?).await;
     cx.server.carry_out(effects).await;
     Ok(())
 }

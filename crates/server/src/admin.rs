@@ -189,7 +189,7 @@ impl ServerShared {
             Revocation::Delegation(plan) => {
                 drop(gate);
                 tokio::time::timeout(GATE_WAIT, plan.drain()).await.map_err(|_| BUSY)?;
-                self.end_delegation(plan).await;
+                self.end_delegation(plan).await.map_err(|_| BUSY)?;
             }
         }
         tracing::warn!(?stateid, "revoked by the administrator");

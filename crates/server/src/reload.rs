@@ -18,7 +18,7 @@ use crate::config::{Delegations, ExportConfig, ServerLimits};
 use crate::copy::CopyConfig;
 use crate::exports::{Export, ExportError, Exports, OpenToken};
 use crate::ids::IdConfig;
-use crate::server::{WARM_UP, now};
+use crate::server::{WARM_UP, file_time};
 use crate::shared::ServerShared;
 use dhow_state::{Limits, Memory};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl ServerShared {
             return Err(ReloadError::Delegations(export.path.clone()));
         }
         // Times of the pseudo-root's directories, so that clients notice that what is in them is another thing.
-        let exports = Exports::new(exports, now())?;
+        let exports = Exports::new(exports, file_time((self.wall)()))?;
         exports.warm(WARM_UP).await;
         self.settle(limits, state, copy, ids);
         let old = self.swap_exports(exports);

@@ -458,9 +458,9 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
         Drain::new(vec![self.gate.clone()])
     }
 
-    /// Its client has not returned it: it is revoked.
+    /// Its client does not return it: it is revoked.
     pub fn revokes(&self) -> bool {
-        self.revoke
+        self.how != How::Returned
     }
 
     /// Of which file.
@@ -491,6 +491,8 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
             stripe.remove_deleg(&self.key, &mut effects);
             if let (Some(client), How::ByAdmin(memory)) = (client, self.how) {
                 stripe.remember_revoked(&client, &[self.key], memory);
+                // The record goes on to say so: what is freed is not known by its file any more.
+                client.lost.lock().now.insert(self.file.clone());
             }
             return effects;
         }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use dhow_vfs::{
     Access, Attr, Backend, Caps, Committed, CopySource, CreateHow, Created, Cred, Cx, Deny, DirChange, DirEntry,
     DirPage, ErrorKind, FileKind, FsStat, Handle, IoRef, Made, Make, Name, Node, OpenAccess, OpenFile, OpenHow,
-    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Time, WriteVerifier,
-    Written, XattrSet,
+    PageLimit, Quota, ReadData, Removed, Renamed, Result, SeekTo, Seeked, SetAttr, SetDone, Stability, Time,
+    WriteVerifier, Written, XattrSet,
 };
 use parking_lot::MutexGuard;
 use std::any::Any;

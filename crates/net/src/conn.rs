@@ -197,7 +197,10 @@ impl Connection {
     pub async fn reserve(&self, bytes: usize) -> Charge {
         match self.0.replies.try_take(bytes) {
             Some(charge) => charge,
-            None => self.0.replies.take(bytes).await,
+            None => {
+                self.0.writer.stalled();
+                self.0.replies.take(bytes).await
+            }
         }
     }
 

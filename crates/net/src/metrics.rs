@@ -25,7 +25,7 @@ pub struct NetMetrics {
     pub partial_timeouts: AtomicU64,
     /// Times a record had to wait for budget.
     pub budget_waits: AtomicU64,
-    /// Times reading stopped because the peer did not take its replies.
+    /// Times that reading stopped, or a large reply was not begun, because the peer did not take its replies.
     pub write_stalls: AtomicU64,
     /// Replies nobody waited for.
     pub late_replies: AtomicU64,

@@ -134,9 +134,14 @@ impl WriteQueue {
         }
     }
 
+    /// Something waits for the peer to take its replies: counts that.
+    pub(crate) fn stalled(&self) {
+        add(&self.shared.metrics.write_stalls, 1);
+    }
+
     /// Waits until half of the high-water mark is free.
     pub(crate) async fn room(&self) {
-        add(&self.shared.metrics.write_stalls, 1);
+        self.stalled();
         self.drained_to(self.high / 2).await;
     }
 

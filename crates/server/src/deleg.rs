@@ -456,22 +456,12 @@ impl OpCx {
     ///
     /// # Errors
     /// FILE_OPEN; as [`OpCx::try_change`].
-    pub async fn try_remove_named(&self, dir: &Fh, name: &Name) -> Result<Option<Change<'_, OpenToken>>, Blocked> {
+    pub async fn try_remove_named(&self, dir: &Fh, name: &Name) -> Result<Option<Change<'_, OpenToken>>, Refused> {
         // POSIX clients deny nothing: for them the name is not looked up once more.
         if self.server.state.has_denied()
             && let Ok(node) = dir.backend().lookup(&dir.user, &dir.handle, name).await
         {
-            match self.server.state.may_remove(&dir.sibling(node.handle).key(), self.server.now()) {
-                Ok(()) => {}
-                Err(Refused::Status(status)) => return Err(Blocked::Status(status)),
-                Err(Refused::Delegated(recalls)) => return Err(Blocked::Delegated(recalls)),
-                Err(Refused::Courtesy(id)) => {
-                    // Its end passes gates of files, for which nobody waits who holds the lock of a name.
-                    let server = Arc::clone(&self.server);
-                    tokio::spawn(async move { server.retire(id).await });
-                    return Err(Blocked::Status(Status::DELAY));
-                }
-            }
+            self.server.state.may_remove(&dir.sibling(node.handle).key(), self.server.now())?;
         }
         self.try_change_named(dir, name).await
     }

@@ -553,6 +553,10 @@ impl<T: Clone + Send> State<T> {
                 return Err(WhyNot::Contention);
             }
         }
+        // One that was revoked, and not freed, is not to be mixed up with another after a restart.
+        if !reclaim && client.lost(file) {
+            return Err(WhyNot::Contention);
+        }
         // A reclaim is granted, and recalled by the reply (10.2.1).
         if !reclaim && !client.can_be_called() {
             return Err(WhyNot::Resource);

@@ -195,7 +195,9 @@ async fn want(c: &mut Client, root: &FileHandle, (file, fh): (usize, &FileHandle
         _ => c.status(&[op::put(fh), op::lockt(c.owner("x"), LockType::WRITE, 0, 5)]).await,
     };
     match status {
-        Status::OK | Status::DELAY | Status::SHARE_DENIED | Status::LOCKED | Status::DENIED => status,
+        Status::OK | Status::DELAY | Status::FILE_OPEN | Status::SHARE_DENIED | Status::LOCKED | Status::DENIED => {
+            status
+        }
         other => panic!("what {what}: {other:?}"),
     }
 }

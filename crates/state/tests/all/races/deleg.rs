@@ -120,7 +120,7 @@ impl Reference {
             recalls.extend(recall(d, &ids, now));
         }
         if blocked {
-            self.delegs.3 = now + Duration::from_secs(15);
+            self.delegs.3 = now + Duration::from_secs(65);
             return Err(Refused::Delegated(recalls));
         }
         courtesy.map_or(Ok(()), |id| Err(Refused::Courtesy(id)))
@@ -281,7 +281,7 @@ impl<'a> Race<'a> {
                     }
                 }
                 if any {
-                    self.m.delegs.3 = now + Duration::from_secs(15);
+                    self.m.delegs.3 = now + Duration::from_secs(65);
                 }
                 assert_eq!(s.recall_file(&f, now), (recalls, over), "{op:?}");
                 return None;

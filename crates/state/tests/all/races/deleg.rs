@@ -289,7 +289,8 @@ impl<'a> Race<'a> {
             DelegOp::Overdue => {
                 self.pass(now + Duration::from_secs(LEASE + 1));
                 let (now, lease) = (self.now, Duration::from_secs(LEASE));
-                if self.m.delegs.3 <= now {
+                // Only while there is one does time look at them.
+                if self.m.delegs.3 <= now && self.m.delegs.0.iter().any(|d| !d.revoked()) {
                     // Forgotten, also for an offer of before.
                     self.m.delegs.3 = t(0);
                 }

@@ -85,8 +85,47 @@ impl FileStore {
         let name = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(name)?;
         let path = dir.join("state.redb");
+        if !path.try_exists().map_err(name)? {
+            Self::make(dir, &path)?;
+        }
         let file = path.clone();
         Self::build(path, Box::new(move || builder().create(&file)))
+    }
+
+    /// Makes the file: whole and on stable storage under another name before it gets its own, so that a loss of power
+    /// at the first start leaves nothing that the next start would take for a damaged file.
+    fn make(dir: &Path, path: &Path) -> io::Result<()> {
+        let fresh = dir.join("state.redb.new");
+        let failed = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", fresh.display()));
+        let db = match builder().create(&fresh) {
+            // Another server has just begun here: its lock on the file is what keeps the two apart.
+            Err(e @ redb::DatabaseError::DatabaseAlreadyOpen) => return Err(cannot_open(&fresh, e)),
+            // What an earlier start left unfinished: nobody was told of anything in it.
+            Err(_) => {
+                match std::fs::remove_file(&fresh) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+                    _ => {}
+                }
+                builder().create(&fresh).map_err(|e| cannot_open(&fresh, e))?
+            }
+            Ok(db) => db,
+        };
+        // Under the lock: somebody else may have been faster.
+        if path.try_exists().map_err(failed)? {
+            drop(db);
+            return match std::fs::remove_file(&fresh) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(e)),
+                _ => Ok(()),
+            };
+        }
+        let store = Self { db: Mutex::new(Some(db)), opener: Box::new(never), path: fresh.clone() };
+        store.make_tables()?;
+        std::fs::rename(&fresh, path).map_err(failed)?;
+        // The directory itself may be new. Not every filesystem can be asked for this.
+        for dir in [Some(dir), dir.parent()].into_iter().flatten() {
+            let _ = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
+        }
+        Ok(())
     }
 
     /// The store on any medium, for example one that fails on purpose. `medium` makes it at each opening; `name` stands
@@ -104,12 +143,16 @@ impl FileStore {
     fn build(path: PathBuf, opener: Opener) -> io::Result<Self> {
         let db = opener().map_err(|e| cannot_open(&path, e))?;
         let store = Self { db: Mutex::new(Some(db)), opener, path };
-        store.write(|tables| {
+        store.make_tables()?;
+        Ok(store)
+    }
+
+    fn make_tables(&self) -> io::Result<()> {
+        self.write(|tables| {
             tables.open_table(CLIENTS)?;
             tables.open_table(META)?;
             Ok(())
-        })?;
-        Ok(store)
+        })
     }
 
     /// Runs `f` on the database, opened anew if it failed before.
@@ -139,6 +182,11 @@ impl FileStore {
             Ok(out)
         })
     }
+}
+
+/// No second try while the file is made.
+fn never() -> Result<Database, redb::DatabaseError> {
+    Err(redb::DatabaseError::Storage(redb::StorageError::PreviousIo))
 }
 
 fn builder() -> redb::Builder {
@@ -424,6 +472,35 @@ mod tests {
             let e = FileStore::open(dir.path()).err().unwrap_or_else(|| panic!("{what}: opened"));
             let text = e.to_string();
             assert!(text.contains("state.redb") && text.contains("move it away"), "{what}: {text}");
+        }
+    }
+
+    /// What a first start that lost power left is no obstacle, and nothing stays beside the file.
+    #[test]
+    fn a_first_start_that_was_cut_off_is_begun_anew() {
+        let whole = tempfile::tempdir().unwrap();
+        drop(FileStore::open(whole.path()).unwrap());
+        let bytes = std::fs::read(whole.path().join("state.redb")).unwrap();
+        for left in [&b""[..], b"rubbish", &bytes[..4096], &bytes[..bytes.len() / 3], &bytes] {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("state.redb.new"), left).unwrap();
+            let store = FileStore::open(dir.path()).unwrap_or_else(|e| panic!("{} bytes: {e}", left.len()));
+            store.put(&[(Bytes::from_static(b"a"), Bytes::from_static(b"1"))]).unwrap();
+            drop(store);
+            let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert_eq!(names, ["state.redb"], "{} bytes", left.len());
+            assert_eq!(FileStore::open(dir.path()).unwrap().clients().unwrap().len(), 1);
+        }
+        // Two at once: one of them may be told to go elsewhere, and whoever has it has all of it.
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            std::thread::scope(|scope| {
+                let open = || FileStore::open(dir.path()).map(|store| store.clients().unwrap().len());
+                let both = [scope.spawn(open), scope.spawn(open)].map(|thread| thread.join().unwrap());
+                for failed in both.into_iter().filter_map(Result::err) {
+                    assert_eq!(failed.kind(), io::ErrorKind::ResourceBusy, "{failed}");
+                }
+            });
         }
     }
 

@@ -33,6 +33,8 @@ struct DiskState {
     synced: Vec<u8>,
     live: Vec<u8>,
     pending: Vec<Pending>,
+    /// The file has its name: until then a start makes it anew.
+    named: bool,
 }
 
 fn apply(image: &mut Vec<u8>, pending: Pending) {
@@ -280,6 +282,13 @@ impl Machine {
     async fn up(&self, power: &Arc<Power>) -> Result<Running, Box<dyn std::error::Error>> {
         let (disk, plug) = (self.disk.clone(), power.clone());
         let medium = move || Plugged { disk: disk.clone(), power: plug.clone() };
+        // As `FileStore::open` does it by another name for the file.
+        if !self.disk.0.lock().named {
+            *self.disk.0.lock() = DiskState::default();
+            drop(FileStore::over(medium.clone(), "the new records")?);
+            let synced = power.step(false);
+            self.disk.0.lock().named = synced;
+        }
         let store: Arc<dyn StableStore> = Arc::new(InPlace(FileStore::over(medium, "the records")?));
         let identity = identity(&store)?;
         let watch = power.clone();

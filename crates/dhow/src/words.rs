@@ -28,7 +28,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// A size: a number of bytes, or one with K, M, G, T (powers of 1024; `KiB` and `KB` mean the same), perhaps with
-/// a tenth: what [`bytes`] shows can be read again.
+/// a tenth: what [`bytes`](fn@bytes) shows can be read again.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a size; write for example 4096, 64K, 512M or 2G");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -62,9 +62,9 @@ const EDGES: [(&str, &[&str]); 21] = [
 /// Crates that reckon with leases and time-outs.
 const STEADY: [&str; 6] = ["server", "state", "session", "client", "net", "partner"];
 
-/// Where in them the time of day is shown: the times of the pseudo-root, and of a file that the holder of a delegation
-/// has changed.
-const SHOWN_TIMES: [&str; 2] = ["crates/server/src/server.rs", "crates/server/src/deleg.rs"];
+/// Where in them the time of day is handed in, for times that are shown: those of the pseudo-root, and of a file that the
+/// holder of a delegation has changed.
+const SHOWN_TIMES: [&str; 2] = ["crates/server/src/config.rs", "crates/server/src/server.rs"];
 
 /// `unsafe` stands in `crates/sys` alone.
 ///

@@ -11,9 +11,7 @@ export PATH=/share/git:$PATH GIT_EXEC_PATH=/share/git
 git --version || { skip "git" "the guest has no git"; finish; }
 export HOME=/tmp GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
 git config --global safe.directory '*'
-# A few thousand files by one version, fewer by the other.
-files=$(amount 120 3000)
-[ "$LAB_VERS" = 4.1 ] || files=$(amount 2000 3000)
+files=$(amount 2000 3000)
 cat >/tmp/fill.py <<'PY'
 import os, sys
 top, n, word = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -29,7 +29,7 @@ pub struct Options {
     /// Round trips measured for each pair of hosts, before the load.
     pub round_trips: u32,
     /// Connections from each host to each other that it sends to, 1 to 16. One alone leaves a link idle at times, for
-    /// reasons of TCP's own: the emulator is to be measured, not CUBIC.
+    /// reasons of TCP's own: the emulator is to be measured, not its congestion control.
     pub flows: u32,
 }
 

@@ -85,7 +85,7 @@ struct ShapeArgs {
     #[arg(long, value_parser = ["auto", "on", "off"], default_value = "auto")]
     offload: String,
     /// Congestion control of all hosts
-    #[arg(long, default_value = "cubic")]
+    #[arg(long, default_value = "reno")]
     congestion: String,
 }
 

@@ -146,7 +146,7 @@ fn set_up(plan: &HostPlan) -> Result<Made> {
     let fd = netns::current_net().map_err(Error::setup("opening a network namespace"))?;
     let inode = netns::net_inode(&fd).map_err(Error::setup("opening a network namespace"))?;
     for (name, value) in &plan.sysctls {
-        // Kernels without IPv6 or without CUBIC do without.
+        // Kernels without IPv6 do without.
         let optional = ["net/ipv6/conf/default/disable_ipv6", "net/ipv4/tcp_congestion_control"];
         match std::fs::write(format!("/proc/sys/{name}"), value) {
             Ok(()) => {}

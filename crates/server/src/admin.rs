@@ -220,9 +220,9 @@ impl ServerShared {
         let results: Vec<_> = futures_util::stream::iter(stateids).map(one).buffer_unordered(AT_ONCE).collect().await;
         let all = results.len();
         // What went by itself meanwhile is what was wanted.
-        let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
-        let missed = failed.iter().filter(|e| !matches!(e, AdminError::NotFound(_))).count();
-        (all - missed, failed.into_iter().filter(|e| !matches!(e, AdminError::NotFound(_))).collect())
+        let errors = results.into_iter().filter_map(Result::err);
+        let failed: Vec<_> = errors.filter(|e| !matches!(e, AdminError::NotFound(_))).collect();
+        (all - failed.len(), failed)
     }
 
     /// Ends a copy that runs; its client is told (CB_OFFLOAD, OFFLOAD_STATUS) that it ended with ADMIN_REVOKED.

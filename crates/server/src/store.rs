@@ -118,8 +118,7 @@ impl FileStore {
                 _ => Ok(()),
             };
         }
-        let store = Self { db: Mutex::new(Some(db)), opener: Box::new(never), path: fresh.clone() };
-        store.make_tables()?;
+        make_tables(&db).map_err(|e| told(&fresh, e))?;
         std::fs::rename(&fresh, path).map_err(failed)?;
         // The directory itself may be new. Not every filesystem can be asked for this.
         for dir in [Some(dir), dir.parent()].into_iter().flatten() {
@@ -143,16 +142,8 @@ impl FileStore {
     fn build(path: PathBuf, opener: Opener) -> io::Result<Self> {
         let db = opener().map_err(|e| cannot_open(&path, e))?;
         let store = Self { db: Mutex::new(Some(db)), opener, path };
-        store.make_tables()?;
+        store.with(make_tables)?;
         Ok(store)
-    }
-
-    fn make_tables(&self) -> io::Result<()> {
-        self.write(|tables| {
-            tables.open_table(CLIENTS)?;
-            tables.open_table(META)?;
-            Ok(())
-        })
     }
 
     /// Runs `f` on the database, opened anew if it failed before.
@@ -168,8 +159,7 @@ impl FileStore {
                 Ok(out)
             }
             // The database is dropped here.
-            Err(redb::Error::Io(e)) => Err(io::Error::new(e.kind(), format!("{}: {e}", self.path.display()))),
-            Err(e) => Err(io::Error::other(format!("{}: {e}", self.path.display()))),
+            Err(e) => Err(told(&self.path, e)),
         }
     }
 
@@ -184,9 +174,20 @@ impl FileStore {
     }
 }
 
-/// No second try while the file is made.
-fn never() -> Result<Database, redb::DatabaseError> {
-    Err(redb::DatabaseError::Storage(redb::StorageError::PreviousIo))
+/// What every file has, durable when this returns.
+fn make_tables(db: &Database) -> Result<(), redb::Error> {
+    let tx = db.begin_write()?;
+    tx.open_table(CLIENTS)?;
+    tx.open_table(META)?;
+    Ok(tx.commit()?)
+}
+
+/// A failure with the file's name.
+fn told(path: &Path, e: redb::Error) -> io::Error {
+    match e {
+        redb::Error::Io(e) => io::Error::new(e.kind(), format!("{}: {e}", path.display())),
+        e => io::Error::other(format!("{}: {e}", path.display())),
+    }
 }
 
 fn builder() -> redb::Builder {

@@ -4,6 +4,7 @@
 //! As in [`super::optable`], every operation has the errors that any may meet: the tables leave out SERVERFAULT for
 //! CB_LAYOUTRECALL, CB_RECALL_ANY, CB_RECALL_SLOT and CB_SEQUENCE without a reason.
 
+use super::optable::SESSION;
 use super::{CbOpNum, Status};
 
 /// What the table says about a callback operation.
@@ -27,9 +28,6 @@ const GENERAL: &[Status] = &[
     Status::SERVERFAULT,
     Status::TOO_MANY_OPS,
 ];
-
-/// Errors of every callback operation that comes after CB_SEQUENCE.
-const SESSION: &[Status] = &[Status::OP_NOT_IN_SESSION];
 
 impl CbOpInfo {
     /// Whether the RFCs let a client return `status`.

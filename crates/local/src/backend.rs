@@ -20,7 +20,7 @@ use crate::io::LocalOpen;
 use crate::locks::of_open;
 use crate::mover::End;
 use crate::options::{OpenError, Options};
-use crate::sync::{Journal, Lane, Target};
+use crate::sync::{Lane, Target};
 
 /// Unstable writes up to this size are made on the runtime's threads.
 const SHORT_WRITE: usize = 64 << 10;
@@ -239,9 +239,7 @@ impl Backend for Local {
             .await?;
         // What the log speaks of does not outlive a crash on such a filesystem.
         let log = new.log.filter(|_| self.inner.options.metadata_sync && !dir.fs.volatile);
-        // The log's record came after the create in the one journal that both are in: its sync takes the create along.
-        let together =
-            log.is_some() && dir.fs.journal == Journal::Ordered && self.inner.exclusive.dev() == Some(dir.fs.dev);
+        let together = log.is_some() && self.inner.log_takes_along(&dir.fs);
         let settle = async {
             if together {
                 Ok(())

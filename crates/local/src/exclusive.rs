@@ -2,13 +2,30 @@
 //!
 //! A client that gets no answer to an exclusive create sends it again, with the same verifier, and must then find the
 //! file it made. Other servers hide the verifier in the file's times; here it is kept beside the tree: in memory and in
-//! a log in the state directory, for the last 65 536 exclusive creates. With `metadata_sync` the log is synced together
-//! with the new file; where both lie in one filesystem with an ordered journal, the log's sync is all there is, for its
-//! record comes after everything else that the create changes.
+//! a log in the state directory, for the last 65 536 exclusive creates.
 //!
 //! ```text
+//! log    := record*
 //! record := length(1) handle verifier(8) sum(4)
 //! ```
+//!
+//! # A server that is killed
+//!
+//! There must be no moment at which the name exists and its verifier is not known. So the file is made without a name
+//! (`O_TMPFILE`), its verifier is logged, and then it gets its name, which fails if the name is taken (`Inner::create`).
+//! Killed before the name is given, the server leaves a record of a file that does not exist, whose handle nobody will
+//! have again; killed afterwards, the record is there. A note of the intent, written before a create by name, would be
+//! cheaper by some microseconds, but a file found afterwards could only be guessed to be the one that was meant, by its
+//! time of birth and a clock that can be set. Where a filesystem has no files without a name (NFS, FUSE, older overlays),
+//! the record is written right after the create, and a kill in between answers EXIST.
+//!
+//! # A machine that loses its power
+//!
+//! With `metadata_sync` the log is synced together with the new file, before the reply. Where both lie in one filesystem
+//! with an ordered journal the log's sync is all there is: then the record is appended once more after everything else
+//! that the create changes, so that the log's own change comes last and its sync takes the rest along. The second copy
+//! says nothing new. Between a create and its sync the filesystem may make the name durable by itself, and not the log:
+//! then the client, which had no answer, is told EXIST when it asks again.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -99,7 +116,12 @@ impl Exclusive {
         self.table.lock().by_handle.get(handle).copied()
     }
 
-    /// Remembers a file's verifier. Returns the log, to be synced, if there is one.
+    /// Forgets a file that came to nothing. Its record may stay in the log: nobody will have its handle again.
+    pub(crate) fn forget(&self, handle: &Handle) {
+        self.table.lock().by_handle.remove(handle);
+    }
+
+    /// Remembers a file's verifier, or says so once more. Returns the log, to be synced, if there is one.
     ///
     /// # Errors
     /// The log cannot be written; the verifier is remembered in memory all the same.

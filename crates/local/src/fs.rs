@@ -48,6 +48,8 @@ pub(crate) struct Filesystem {
     pub read_only: bool,
     /// Sharing blocks was refused once with an answer that will not change.
     pub no_clone: AtomicBool,
+    /// There are no files without a name, or they can be given none.
+    pub no_nameless: AtomicBool,
     /// A write cannot be told not to wait.
     pub no_nowait: AtomicBool,
     pub syncer: Arc<Syncer>,
@@ -127,6 +129,7 @@ impl Filesystem {
             block: u32::try_from(fs.frsize).unwrap_or(4096),
             read_only: fs.read_only,
             no_clone: AtomicBool::new(false),
+            no_nameless: AtomicBool::new(false),
             no_nowait: AtomicBool::new(false),
             syncer: Arc::new(Syncer::new(verifier.clone(), journal)),
         })

@@ -250,6 +250,15 @@ impl Inner {
         tokio::try_join!(files, rest).map(drop)
     }
 
+    /// Whether a sync of the log of exclusive creates is all that an exclusive create in `fs` needs to be durable: both lie
+    /// in one filesystem whose journal is one, and the log's last record comes after the create.
+    pub(crate) fn log_takes_along(&self, fs: &Filesystem) -> bool {
+        self.options.metadata_sync
+            && !fs.volatile
+            && fs.journal == Journal::Ordered
+            && self.exclusive.dev() == Some(fs.dev)
+    }
+
     /// One shared fsync; a failure changes the write verifier.
     pub(crate) async fn sync_in(&self, fs: &Filesystem, lane: Lane, targets: Vec<Target>) -> Result<()> {
         if targets.is_empty() {

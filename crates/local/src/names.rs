@@ -16,6 +16,7 @@ use crate::inner::Inner;
 use crate::inode::Inode;
 use crate::rights::X;
 use crate::setattr::changes_after_create;
+use crate::sync::Journal;
 
 /// A change of a directory that is under way: of a name in it, of its attributes, or its own move. It counts for as long
 /// as it lives, so that others do not call theirs atomic.
@@ -200,18 +201,23 @@ impl Inner {
         dir.must_be_dir()?;
         let update = Update::begin(dir)?;
         let mode = self.new_mode(dir, set, 0o600);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK;
-        let opened = self.as_user(user, || {
-            Ok(self.with_descriptors(|| open::beneath(&dir.path, name.as_bytes(), flags, mode, self.crossing())))
-        })?;
-        let fd = match (opened, verifier) {
-            (Ok(fd), _) => fd,
-            (Err(Errno::EXIST), Some(verifier)) => return self.find_again(user, dir, name, set, verifier, update),
-            (Err(Errno::XDEV | Errno::LOOP | Errno::ISDIR), _) => return Err(ErrorKind::Exists.into()),
-            (Err(e), _) => return Err(sys(e)),
+        let mut log = None;
+        let nameless = match verifier {
+            Some(verifier) => self.create_nameless(user, dir, name, mode, verifier),
+            None => None,
         };
-        let path = self.with_descriptors(|| open::reopen(&fd, OFlags::PATH)).map_err(sys)?;
-        let (inode, _) = self.child(dir, name.as_bytes(), path)?;
+        let known = nameless.is_some();
+        let (inode, fd) = match nameless {
+            Some((inode, fd, logged)) => {
+                log = logged;
+                (inode, fd)
+            }
+            None => match (self.create_named(user, dir, name, mode)?, verifier) {
+                (Some(made), _) => made,
+                (None, Some(verifier)) => return self.find_again(user, dir, name, set, verifier, update),
+                (None, None) => return Err(ErrorKind::Exists.into()),
+            },
+        };
         let fd = Arc::new(fd);
         {
             let mut fds = inode.fds.lock();
@@ -221,17 +227,119 @@ impl Inner {
         self.activate(&inode);
         let applied = self.set_new(user, &inode, None, set)?;
         // Last, so that a sync of the log covers all of the above where the journal is one.
-        let log = match verifier {
-            Some(verifier) => self.exclusive.add(&inode.handle, verifier).unwrap_or_else(|e| {
-                tracing::warn!("cannot log the verifier of an exclusive create: {e}");
-                None
-            }),
-            None => None,
-        };
+        if let Some(verifier) = verifier
+            && (!known || self.log_takes_along(&dir.fs))
+        {
+            log = self.remember(&inode.handle, verifier);
+        }
         let change = update.end(self.options.exclusive)?;
         let stat = inode.stat()?;
-        let sync_inode = !dir.fs.dir_sync_covers_new || changes_after_create(set);
+        // Elsewhere an fsync of the directory is known to cover what was created in it, less so what was linked there.
+        let linked = known && dir.fs.journal == Journal::Other;
+        let sync_inode = !dir.fs.dir_sync_covers_new || linked || changes_after_create(set);
         Ok(NewFile { inode, stat, change, fresh: true, applied, log, sync_inode })
+    }
+
+    /// Creates a file under its name. `None`: the name is taken.
+    fn create_named(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        mode: u32,
+    ) -> Result<Option<(Arc<Inode>, OwnedFd)>> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK;
+        let opened = self.as_user(user, || {
+            Ok(self.with_descriptors(|| open::beneath(&dir.path, name.as_bytes(), flags, mode, self.crossing())))
+        })?;
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(Errno::EXIST) => return Ok(None),
+            Err(Errno::XDEV | Errno::LOOP | Errno::ISDIR) => return Err(ErrorKind::Exists.into()),
+            Err(e) => return Err(sys(e)),
+        };
+        let path = self.with_descriptors(|| open::reopen(&fd, OFlags::PATH)).map_err(sys)?;
+        let (inode, _) = self.child(dir, name.as_bytes(), path)?;
+        Ok(Some((inode, fd)))
+    }
+
+    /// Creates a file so that its verifier is known before its name exists (see `crate::exclusive`). `None`: it cannot be
+    /// had this way; whatever stands in the way is found again, and told, by a create under the name.
+    fn create_nameless(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        mode: u32,
+        verifier: [u8; 8],
+    ) -> Option<(Arc<Inode>, OwnedFd, Option<Arc<OwnedFd>>)> {
+        let (fd, handle) = self.nameless(user, dir, name, mode)?;
+        let log = self.remember(&handle, verifier);
+        if !self.give_name(user, dir, name, &fd) {
+            self.exclusive.forget(&handle);
+            return None;
+        }
+        // By its name, for the other descriptor goes on without one where people look at it. Somebody beyond this server may
+        // have been at the name already.
+        let named = open::path_beneath(&dir.path, name.as_bytes(), self.crossing());
+        let named = named.ok().and_then(|path| self.child(dir, name.as_bytes(), path).ok());
+        let inode = match named {
+            Some((inode, _)) if inode.handle == handle => inode,
+            _ => {
+                let path = self.with_descriptors(|| open::reopen(&fd, OFlags::PATH)).ok()?;
+                self.child(dir, name.as_bytes(), path).ok()?.0
+            }
+        };
+        Some((inode, fd, log))
+    }
+
+    /// A new file without a name, in a directory where the name is free.
+    fn nameless(&self, user: &Cred, dir: &Arc<Inode>, name: &Name, mode: u32) -> Option<(OwnedFd, Handle)> {
+        if dir.fs.no_nameless.load(Ordering::Relaxed) {
+            return None;
+        }
+        let made = self.as_user(user, || {
+            // A file that is made in vain costs more than a look.
+            if open::stat_name(&dir.path, name.as_bytes()) != Err(Errno::NOENT) {
+                return Ok(None);
+            }
+            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::NONBLOCK;
+            match self.with_descriptors(|| open::beneath(&dir.path, b".", flags, mode, self.crossing())) {
+                Ok(fd) => Ok(Some(fd)),
+                Err(e) => {
+                    if matches!(e, Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) {
+                        dir.fs.no_nameless.store(true, Ordering::Relaxed);
+                    }
+                    Ok(None)
+                }
+            }
+        });
+        let fd = made.ok().flatten()?;
+        let (handle, _, _) = self.identify(&fd, &dir.fs, || None).ok()?;
+        Some((fd, handle))
+    }
+
+    /// Gives a file its first name, if that is free. It is the user's own file, which may be linked whatever
+    /// `fs.protected_hardlinks` says.
+    fn give_name(&self, user: &Cred, dir: &Arc<Inode>, name: &Name, fd: &OwnedFd) -> bool {
+        match self.as_user(user, || Ok(node::link(fd, &dir.path, name.as_bytes()))) {
+            Ok(Ok(())) => true,
+            Ok(Err(e)) => {
+                if matches!(e, Errno::PERM | Errno::OPNOTSUPP) {
+                    dir.fs.no_nameless.store(true, Ordering::Relaxed);
+                }
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Logs the verifier of an exclusive create. Returns the log, to be synced.
+    fn remember(&self, handle: &Handle, verifier: [u8; 8]) -> Option<Arc<OwnedFd>> {
+        self.exclusive.add(handle, verifier).unwrap_or_else(|e| {
+            tracing::warn!("cannot log the verifier of an exclusive create: {e}");
+            None
+        })
     }
 
     /// The name is taken: by the file that the same request made before, perhaps.
@@ -495,6 +603,79 @@ mod tests {
         assert_eq!(dir.updates.lock().0, 0);
     }
 
+    /// Case B11 (RFC 8881 18.16.3) over a crash: wherever between the steps of an exclusive create the server is killed, the
+    /// client that repeats it has its file, another one is told that the name is taken, and nothing is left of a file that
+    /// had no name yet.
+    #[test]
+    fn an_exclusive_create_is_known_wherever_the_server_is_killed() {
+        let (home, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let start = || {
+            let mut options = Options::new(home.path());
+            options.state_dir = Some(state.path().to_owned());
+            Arc::new(Inner::open(options).unwrap())
+        };
+        let (user, set) = (Cred::root(), SetAttr { mode: Some(0o640), ..SetAttr::default() });
+        let steps = ["nothing", "made", "logged", "named", "all"];
+        for (n, step) in steps.iter().enumerate() {
+            let (file, verifier) = (name(step), [n as u8; 8]);
+            // What is written stays when the process is killed; what it had in memory goes with it.
+            let killed = start();
+            let dir = killed.root.clone();
+            let made = killed.nameless(&user, &dir, &file, 0o640);
+            let (fd, handle) = made.expect("this test needs a filesystem that has files without a name");
+            match n {
+                0 | 1 => {}
+                2 => drop(killed.remember(&handle, verifier)),
+                3 => {
+                    drop(killed.remember(&handle, verifier));
+                    assert!(killed.give_name(&user, &dir, &file, &fd));
+                }
+                _ => assert!(killed.create(&user, &dir, &file, &set, Some(verifier)).unwrap().fresh),
+            }
+            drop((fd, dir, killed));
+            assert_eq!(home.path().join(step).exists(), n >= 3, "{step}");
+
+            let server = start();
+            let dir = server.root.clone();
+            if n >= 3 {
+                let other = server.create(&user, &dir, &file, &set, Some([99; 8]));
+                assert_eq!(other.err().map(|e| e.kind()), Some(ErrorKind::Exists), "{step}");
+            }
+            let again = server.create(&user, &dir, &file, &set, Some(verifier)).unwrap();
+            assert_eq!(again.fresh, n < 3, "{step}");
+            // Attributes too are those of the whole create.
+            assert_eq!(again.stat.mode & 0o7777, 0o640, "{step}");
+            assert_eq!(again.stat.nlink, 1);
+        }
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), steps.len());
+    }
+
+    /// A name that somebody takes between the look and the link: told as ever, and what was made for nothing is forgotten.
+    /// Without files that have no name, creates go by the name.
+    #[test]
+    fn names_that_are_taken_meanwhile_and_filesystems_without_nameless_files() {
+        let (home, inner) = tree(false);
+        let (user, dir) = (Cred::root(), inner.root.clone());
+        let (fd, handle) = inner.nameless(&user, &dir, &name("a"), 0o600).unwrap();
+        std::fs::write(home.path().join("a"), b"").unwrap();
+        inner.remember(&handle, [1; 8]);
+        assert!(!inner.give_name(&user, &dir, &name("a"), &fd));
+        let taken = inner.create(&user, &dir, &name("a"), &SetAttr::default(), Some([1; 8]));
+        assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
+        assert!(!dir.fs.no_nameless.load(Ordering::Relaxed), "an EXIST says nothing of the filesystem");
+
+        // What people see of an open file is its name.
+        let made = inner.create(&user, &dir, &name("seen"), &SetAttr::default(), Some([2; 8])).unwrap();
+        assert_eq!(open::path_of(&made.inode.path).unwrap(), home.path().canonicalize().unwrap().join("seen"));
+
+        dir.fs.no_nameless.store(true, Ordering::Relaxed);
+        let made = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([3; 8])).unwrap();
+        let again = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([3; 8])).unwrap();
+        assert!(made.fresh && !again.fresh && made.inode.handle == again.inode.handle);
+        let taken = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([4; 8]));
+        assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
+    }
+
     /// Without the promise that nobody else changes the tree, nothing is atomic.
     #[test]
     fn nothing_is_atomic_in_a_shared_tree() {
@@ -526,13 +707,13 @@ mod tests {
             .collect();
         barrier.wait();
         // Somebody who looks meanwhile: the same value is never given out with fewer entries after more.
-        let mut seen: (u64, open::Time) = (0, inner.root.stat().unwrap().mtime);
+        // By ctime: the kernel sets mtime a moment later, and one who looks in between sees the older one with it.
+        let mut seen: (u64, open::Time) = (0, inner.root.stat().unwrap().ctime);
         for _ in 0..2000 {
             let (stat, change) = inner.root.stat_change().unwrap();
-            let time = |t: open::Time| (t.sec, t.nsec);
             assert!(change >= seen.0, "it went back");
-            assert!(change > seen.0 || time(stat.mtime) == time(seen.1), "one value for two states");
-            seen = (change, stat.mtime);
+            assert!(change > seen.0 || stat.ctime == seen.1, "one value for two states");
+            seen = (change, stat.ctime);
         }
         let mut all: Vec<DirChange> = Vec::new();
         for thread in threads {

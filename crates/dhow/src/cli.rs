@@ -575,6 +575,9 @@ pub struct BenchInter {
     /// Round trip between the client and each server [default: that between the servers].
     #[arg(long, value_name = "T", value_parser = dhow_link::parse_time)]
     pub client_rtt: Option<Duration>,
+    /// Congestion control of all hosts.
+    #[arg(long, value_name = "NAME", default_value = "reno")]
+    pub congestion: String,
     /// How often each way runs, in turns.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub runs: u16,

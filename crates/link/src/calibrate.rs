@@ -1,41 +1,36 @@
-//! Does the emulator carry what it promises on this machine, now? Bulk TCP over all links at once, and round trips.
+//! Does the emulator carry what it promises on this machine, now? All links busy at once, and round trips.
 
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::io;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::load::{self, Load, Pair, accept, connect};
 use crate::shape::Rate;
 use crate::{Counts, Error, Host, Net, Result, Shape};
 
 /// The share of its nominal rate that a direction must carry for a measurement over it to count.
 pub const ENOUGH: f64 = 0.95;
-const CHUNK: usize = 256 << 10;
-const CONNECT: Duration = Duration::from_secs(30);
-/// How soon a thread of the load sees that it is over.
-const TICK: Duration = Duration::from_millis(200);
 
 /// How to calibrate.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How long rates are measured.
     pub time: Duration,
-    /// How long the load runs before that; twenty round trips are added, for TCP to find the rate.
+    /// How long the load runs before that; the longest round trip is added twice, and twenty times where TCP has to find
+    /// the rate of the way by itself.
     pub warm_up: Duration,
     /// Round trips measured for each pair of hosts, before the load.
     pub round_trips: u32,
-    /// Connections from each host to each other that it sends to, 1 to 16. One alone leaves a link idle at times, for
-    /// reasons of TCP's own: the emulator is to be measured, not its congestion control.
-    pub flows: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { time: Duration::from_secs(3), warm_up: Duration::from_secs(3), round_trips: 10, flows: 4 }
+        Options { time: Duration::from_secs(3), warm_up: Duration::from_secs(1), round_trips: 10 }
     }
 }
 
@@ -56,7 +51,7 @@ pub struct LinkRow {
     pub carried: f64,
     /// `carried / expected`.
     pub ratio: Option<f64>,
-    /// Packets dropped by its full queue, as TCP provokes it.
+    /// Packets dropped by its full queue: the load is a little more than the link carries.
     pub full: u64,
     /// Packets delivered more than a millisecond late.
     pub late: u64,
@@ -152,7 +147,11 @@ impl Calibration {
 ///
 /// Two hosts send to each other. Of more, each sends to the next, in a ring, and then to the one before, so that every
 /// direction of an access link has data of one sender; where links differ, the row of a direction is from the ring
-/// that can bring more to it. The links' loss, jitter and queues are what they are set to: with loss TCP fills no link.
+/// that can bring more to it. The links' loss, jitter and queues are what they are set to.
+///
+/// The load are datagrams at a pace of their own, a little above the rate of the way: TCP would leave links idle at
+/// times, for reasons of its congestion control, and the emulator is to be measured. Only where no link of a way has a
+/// rate, TCP finds out what passes.
 ///
 /// # Errors
 /// [`Error::Topology`] for fewer than two hosts that reach each other; [`Error::Io`] when a connection fails.
@@ -163,13 +162,13 @@ pub fn calibrate(net: &Net, options: Options) -> Result<Calibration> {
     }
     let round_trips = all_round_trips(net, &phases, options.round_trips.max(1))?;
     let longest = round_trips.iter().map(|row| row.median_us).fold(0.0, f64::max);
-    let settle = options.warm_up + Duration::from_secs_f64(longest * 20.0 / 1e6);
     let unread_before = unread(net)?;
     let mut links: Vec<LinkRow> = Vec::new();
     let mut goodput = 0.0_f64;
     for pairs in &phases {
-        let load = Load::start(pairs, options.flows.clamp(1, 16))?;
-        thread::sleep(settle);
+        let load = Load::start(net, pairs)?;
+        let rounds = if load.finds_its_rate() { 20.0 } else { 2.0 };
+        thread::sleep(options.warm_up + Duration::from_secs_f64(longest * rounds / 1e6));
         let before = counts(net);
         let (received, start) = (load.received.load(Relaxed), Instant::now());
         thread::sleep(options.time);
@@ -236,8 +235,6 @@ fn unread(net: &Net) -> Result<u64> {
     net.hosts().map(|host| host.unread()).sum()
 }
 
-type Pair<'n> = (Host<'n>, Host<'n>);
-
 /// Who sends to whom, first and afterwards.
 fn phases(net: &Net) -> Vec<Vec<Pair<'_>>> {
     let hosts: Vec<Host<'_>> = net.hosts().collect();
@@ -250,22 +247,26 @@ fn phases(net: &Net) -> Vec<Vec<Pair<'_>>> {
     phases.into_iter().filter(|pairs| !pairs.is_empty()).collect()
 }
 
-/// The most that the flows can bring to each direction: each flow by itself is as fast as its narrowest link.
+/// What each direction has to deliver: what the flows bring to it, as far as its rate goes, less what it is told to lose.
 fn expected(net: &Net, pairs: &[Pair<'_>]) -> Vec<Option<f64>> {
-    let rates: Vec<Option<f64>> =
-        net.links().flat_map(|link| link.shapes()).map(|shape| shape.rate.map(|rate| rate as f64)).collect();
-    let mut brought = vec![0.0_f64; rates.len()];
+    let shapes: Vec<Shape> = net.links().flat_map(|link| link.shapes()).collect();
+    let mut brought = vec![0.0_f64; shapes.len()];
     for (from, to) in pairs {
-        let way = net.way(from.name(), to.name());
-        let narrowest =
-            way.iter().filter_map(|at| rates.get(*at).copied().flatten()).fold(f64::INFINITY, |a, b| a.min(b));
-        for at in way {
-            if let Some(sum) = brought.get_mut(at) {
-                *sum += narrowest;
-            }
+        // As the load does, so that what a flow brings to its narrowest link is no less than that one's rate.
+        let mut flow = load::rate_of_way(net, from.name(), to.name()).unwrap_or(f64::INFINITY);
+        for at in net.way(from.name(), to.name()) {
+            let (Some(sum), Some(shape)) = (brought.get_mut(at), shapes.get(at)) else { continue };
+            *sum += flow;
+            flow = passes(flow, shape);
         }
     }
-    rates.iter().zip(brought).map(|(rate, sum)| rate.map(|rate| rate.min(sum)).filter(|rate| *rate > 0.0)).collect()
+    let delivered = |(shape, sum): (&Shape, f64)| shape.rate.map(|_| passes(sum, shape)).filter(|rate| *rate > 0.0);
+    shapes.iter().zip(brought).map(delivered).collect()
+}
+
+/// What comes out of a direction of what is brought to it, both in bits a second.
+fn passes(brought: f64, shape: &Shape) -> f64 {
+    shape.rate.map_or(brought, |rate| brought.min(rate as f64)) * (1.0 - shape.loss)
 }
 
 /// Measures between all pairs at the same time: a byte now and then is no load.
@@ -320,106 +321,4 @@ fn round_trips(net: &Net, (from, to): Pair<'_>, count: u32) -> Result<RttRow> {
 
 fn delay_us(shape: &Shape) -> f64 {
     shape.delay.as_secs_f64() * 1e6
-}
-
-fn connect(address: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&(address, port).into(), CONNECT)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(CONNECT))?;
-    stream.set_write_timeout(Some(CONNECT))?;
-    Ok(stream)
-}
-
-/// Takes one connection, waiting no longer than whoever connects.
-fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    listener.set_nonblocking(true)?;
-    let until = Instant::now() + CONNECT;
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(false)?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(CONNECT))?;
-                stream.set_write_timeout(Some(CONNECT))?;
-                return Ok(stream);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
-                thread::sleep(Duration::from_millis(1));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Connections that send as much as they can, two threads each.
-struct Load {
-    over: Arc<AtomicBool>,
-    received: Arc<AtomicU64>,
-    threads: Vec<JoinHandle<Result<io::Result<()>>>>,
-}
-
-impl Load {
-    fn start(pairs: &[Pair<'_>], flows: u32) -> Result<Load> {
-        let mut load = Load { over: Arc::default(), received: Arc::default(), threads: Vec::new() };
-        for (from, to) in pairs.iter().flat_map(|pair| (0..flows).map(move |_| pair)) {
-            let address = to.addr();
-            let listener = to.run(|| TcpListener::bind((address, 0)))?.map_err(Error::io("listening"))?;
-            let port = listener.local_addr().map_err(Error::io("listening"))?.port();
-            let (over, received) = (Arc::clone(&load.over), Arc::clone(&load.received));
-            let sink = move || receive(&listener, &over, &received);
-            load.threads.push(to.namespace().spawn("calibrate-sink", sink)?);
-            let over = Arc::clone(&load.over);
-            let source = move || send(address, port, &over);
-            load.threads.push(from.namespace().spawn("calibrate-source", source)?);
-        }
-        Ok(load)
-    }
-
-    fn stop(mut self) -> Result<()> {
-        self.over.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap_or(Err(Error::Stopped))?.map_err(Error::io("bulk transfer"))?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.over.store(true, Relaxed);
-    }
-}
-
-fn receive(listener: &TcpListener, over: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
-    let mut stream = accept(listener)?;
-    stream.set_read_timeout(Some(TICK))?;
-    let mut buffer = vec![0; CHUNK];
-    while !over.load(Relaxed) {
-        match stream.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => drop(received.fetch_add(count as u64, Relaxed)),
-            Err(error) if is_tick(&error) => {}
-            Err(error) => return if over.load(Relaxed) { Ok(()) } else { Err(error) },
-        }
-    }
-    Ok(())
-}
-
-fn send(address: Ipv4Addr, port: u16, over: &AtomicBool) -> io::Result<()> {
-    let mut stream = connect(address, port)?;
-    stream.set_write_timeout(Some(TICK))?;
-    let buffer = vec![0x5a; CHUNK];
-    while !over.load(Relaxed) {
-        match stream.write(&buffer) {
-            Ok(_) => {}
-            Err(error) if is_tick(&error) => {}
-            // The other end may have seen the end first.
-            Err(error) => return if over.load(Relaxed) { Ok(()) } else { Err(error) },
-        }
-    }
-    Ok(())
-}
-
-fn is_tick(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }

@@ -39,11 +39,8 @@ struct CheckArgs {
     #[arg(long, default_value = "3s", value_parser = parse_time)]
     time: Duration,
     /// How long the load runs before that
-    #[arg(long, default_value = "3s", value_parser = parse_time)]
+    #[arg(long, default_value = "1s", value_parser = parse_time)]
     warm_up: Duration,
-    /// Connections between each two hosts that load the links
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
-    flows: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -134,8 +131,7 @@ fn run_check(args: &CheckArgs, out: &mut dyn Write) -> Result<u8> {
     let names: Vec<String> = (1..=args.hosts).map(|n| format!("h{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let net = args.shape.topology(&names).start()?;
-    let found =
-        calibrate(&net, Options { time: args.time, warm_up: args.warm_up, flows: args.flows, ..Options::default() })?;
+    let found = calibrate(&net, Options { time: args.time, warm_up: args.warm_up, ..Options::default() })?;
     let text = if args.json {
         let json = serde_json::to_string(&found).map_err(|error| Error::Io { what: "JSON", error: error.into() })?;
         json + "\n"

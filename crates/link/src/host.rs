@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use dhow_sys::netns;
 
+use crate::topology::{CONGESTION, DEFAULT_CONGESTION, NO_IPV6};
 use crate::{Error, Result};
 
 /// Packets that an interface holds for the mover before it drops: enough for the mover to be late.
@@ -146,12 +147,14 @@ fn set_up(plan: &HostPlan) -> Result<Made> {
     let fd = netns::current_net().map_err(Error::setup("opening a network namespace"))?;
     let inode = netns::net_inode(&fd).map_err(Error::setup("opening a network namespace"))?;
     for (name, value) in &plan.sysctls {
-        // Kernels without IPv6 do without.
-        let optional = ["net/ipv6/conf/default/disable_ipv6", "net/ipv4/tcp_congestion_control"];
         match std::fs::write(format!("/proc/sys/{name}"), value) {
             Ok(()) => {}
-            Err(_) if optional.contains(&name.as_str()) => {}
-            Err(error) => return Err(Error::Io { what: "setting a kernel parameter", error }),
+            // Kernels without IPv6 do without; and what is only the default here may be missing.
+            Err(_) if [NO_IPV6, (CONGESTION, DEFAULT_CONGESTION)].contains(&(name.as_str(), value.as_str())) => {}
+            Err(error) => {
+                let error = std::io::Error::new(error.kind(), format!("{} = {value}: {error}", name.replace('/', ".")));
+                return Err(Error::Io { what: "setting a kernel parameter of a host", error });
+            }
         }
     }
     netns::set_up("lo").map_err(Error::setup("bringing up lo"))?;

@@ -41,6 +41,7 @@ mod count;
 mod error;
 mod host;
 mod line;
+mod load;
 mod mover;
 mod net;
 mod packet;

@@ -8,8 +8,11 @@ const GSO_NONE: u8 = 0;
 /// Bytes of an IPv4 header without options (RFC 791 section 3.1).
 const IPV4_HEADER: usize = 20;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Bytes of a UDP header (RFC 768).
+const UDP_HEADER: usize = 8;
 
-/// A packet, or a run of TCP segments that the kernel left in one piece, on its way.
+/// A packet, or a run of TCP segments or of datagrams that the kernel left in one piece, on its way.
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// The vnet header, then the IP packet.
@@ -39,12 +42,15 @@ pub(crate) fn glance(data: &[u8]) -> Option<Glance> {
     let to: [u8; 4] = ip.get(16..20)?.try_into().ok()?;
     let whole = Glance { wire: ip.len() as u64, segments: 1, to: to.into() };
     let segment = usize::from(u16::from_ne_bytes([*header.get(4)?, *header.get(5)?]));
-    if *header.get(1)? == GSO_NONE || segment == 0 || *ip.get(9)? != TCP {
+    if *header.get(1)? == GSO_NONE || segment == 0 {
         return Some(whole);
     }
     let ip_header = usize::from(ip.first()? & 0xf) * 4;
-    let tcp_header = usize::from(ip.get(ip_header + 12)? >> 4) * 4;
-    let headers = ip_header + tcp_header;
+    let headers = match *ip.get(9)? {
+        TCP => ip_header + usize::from(ip.get(ip_header + 12)? >> 4) * 4,
+        UDP => ip_header + UDP_HEADER,
+        _ => return Some(whole),
+    };
     let payload = ip.len().checked_sub(headers)?;
     let segments = payload.div_ceil(segment).max(1);
     let wire = ip.len() + (segments - 1) * headers;
@@ -82,6 +88,17 @@ pub(crate) mod tests {
     fn every_segment_of_a_run_has_headers() {
         let seen = glance(&tcp(1448 * 3 + 1, 1448)).unwrap();
         assert_eq!((seen.segments, seen.wire), (4, 3 * 1500 + 53));
+    }
+
+    #[test]
+    fn every_datagram_of_a_run_has_headers() {
+        let mut data = tcp(1472 * 3 + 1 - 24, 1472);
+        (data[1], data[VNET_HEADER + 9]) = (5, UDP);
+        let seen = glance(&data).unwrap();
+        assert_eq!((seen.segments, seen.wire), (4, 3 * 1500 + 29));
+        // Another protocol is taken as it is.
+        data[VNET_HEADER + 9] = 1;
+        assert_eq!(glance(&data).unwrap().segments, 1);
     }
 
     #[test]

@@ -14,6 +14,12 @@ pub const MIN_MTU: u32 = 576;
 /// The largest IP packet.
 pub const MAX_MTU: u32 = 65_535;
 
+/// The kernel parameter of the congestion control, and what it is where nothing else is asked for.
+pub(crate) const CONGESTION: &str = "net/ipv4/tcp_congestion_control";
+pub(crate) const DEFAULT_CONGESTION: &str = "reno";
+/// Emulated links carry IPv4 alone.
+pub(crate) const NO_IPV6: (&str, &str) = ("net/ipv6/conf/default/disable_ipv6", "1");
+
 /// Both directions of a link, and its MTU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
@@ -117,10 +123,10 @@ impl Topology {
     /// connection ends, so that runs can be compared; see [`Topology::sysctl`] for anything else.
     pub fn new() -> Topology {
         let sysctls = [
-            ("net/ipv6/conf/default/disable_ipv6", "1"),
+            NO_IPV6,
             // CUBIC takes what a virtual machine's timers add to a round trip for a full link, ends its slow start early,
             // and was seen to leave a third of an idle link unused for many seconds, with nothing lost.
-            ("net/ipv4/tcp_congestion_control", "reno"),
+            (CONGESTION, DEFAULT_CONGESTION),
             ("net/ipv4/tcp_rmem", "4096 131072 67108864"),
             ("net/ipv4/tcp_wmem", "4096 65536 67108864"),
             ("net/ipv4/tcp_no_metrics_save", "1"),

@@ -40,11 +40,11 @@ const RISE: Duration = Duration::from_secs(1);
 /// How many times its time alone a call may take.
 const MOST: f64 = 2.0;
 
-/// Links as drawn above.
-pub fn network(links: &Links) -> Outcome<Net> {
+/// Links as drawn above, in a topology that has none yet.
+pub fn network(links: &Links, empty: Topology) -> Outcome<Net> {
     let servers = Shape::rate(links.servers).rtt(links.rtt);
     let client = Shape::rate(links.client).rtt(links.client_rtt);
-    let hosts = ["a", "b", "client", "worker"].into_iter().fold(Topology::new(), Topology::host);
+    let hosts = ["a", "b", "client", "worker"].into_iter().fold(empty, Topology::host);
     let ends = [("client", "a"), ("client", "b"), ("worker", "a"), ("worker", "b")];
     let net = ends.into_iter().fold(hosts.link("a", "b", servers), |net, (x, y)| net.link(x, y, client));
     net.start().map_err(Failure::failed)

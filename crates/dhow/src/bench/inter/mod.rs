@@ -14,7 +14,7 @@ use crate::cli::BenchInter;
 use crate::exit::{Failure, Outcome, warn};
 use crate::output::{say, say_json, temporary_dir};
 use dhow_copy::{Choice, Error, ErrorKind, Method};
-use dhow_link::{Host, Net, calibrate};
+use dhow_link::{Host, Net, Topology, calibrate};
 use row::{HEAD, Row, line};
 use serde_json::{Value, json};
 use site::{Client, Links, Site};
@@ -93,10 +93,14 @@ fn carried(net: &Net) -> Outcome<(f64, bool)> {
 }
 
 /// The network, with rates that the emulator carries: lowered until it does. Also the share that it carried.
-fn calibrated(args: &BenchInter, make: impl Fn(&Links) -> Outcome<Net>) -> Outcome<(Links, Net, Option<f64>)> {
+fn calibrated(
+    args: &BenchInter,
+    make: impl Fn(&Links, Topology) -> Outcome<Net>,
+) -> Outcome<(Links, Net, Option<f64>)> {
     let mut links = Links::of(args);
     for _ in 0..LOWERINGS {
-        let net = make(&links)?;
+        let empty = Topology::new().sysctl("net/ipv4/tcp_congestion_control", args.congestion.as_str());
+        let net = make(&links, empty)?;
         if args.no_check {
             return Ok((links, net, None));
         }
@@ -142,7 +146,8 @@ fn measure(args: &BenchInter, links: &Links, net: &Net, dir: &Path) -> Outcome<V
     Ok(targets::of_rows(links, &rows))
 }
 
-/// First copies to servers that are new, then later ones in turns with those through the client.
+/// First copies of a client and a destination that are new, by the servers and then through the client, whose
+/// connections have carried no data before; then later ones in turns.
 fn one_size(
     args: &BenchInter,
     net: &Net,
@@ -150,10 +155,11 @@ fn one_size(
     b_host: &Host<'_>,
     size: u64,
     (x, b_dir): (&Path, &Path),
-) -> Outcome<[Row; 3]> {
+) -> Outcome<[Row; 4]> {
     let y = b_dir.join("y");
     let mut first = Row::new(size, Method::Inter, true);
     let mut later = Row::new(size, Method::Inter, false);
+    let mut first_through = Row::new(size, Method::ReadWrite, true);
     let mut through = Row::new(size, Method::ReadWrite, false);
     let firsts = args.runs.min(if size < LARGE { FIRSTS } else { FIRSTS_OF_LARGE });
     for n in 1..=firsts {
@@ -170,6 +176,7 @@ fn one_size(
             Ok(std::fs::remove_file(&y)?)
         };
         once(&mut first)?;
+        once(&mut first_through)?;
         if n == firsts {
             for run in 0..args.runs {
                 // Each goes before the other as often as after it.
@@ -180,5 +187,5 @@ fn one_size(
         client.stop();
         b.stop();
     }
-    Ok([first, later, through])
+    Ok([first, later, first_through, through])
 }

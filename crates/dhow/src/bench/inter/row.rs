@@ -28,7 +28,8 @@ pub struct Row {
     pub size: u64,
     /// The way.
     pub method: Method,
-    /// The first copy of a destination that is not connected to the source.
+    /// The first copy of a destination that is not connected to the source; or of a client through whose connections no
+    /// data has come yet.
     pub first: bool,
     /// Of each run.
     pub seconds: Vec<f64>,
@@ -81,6 +82,7 @@ impl Row {
             "mean": Spread::json(self.mean()),
             "stddev": Spread::json(self.stddev()),
             "runs": self.seconds.len(),
+            "seconds": self.seconds.iter().map(|s| Spread::json(*s)).collect::<Vec<Value>>(),
             "setup_calls": if inter { json!(self.setup_calls) } else { Value::Null },
             "client_round_trips": if inter { json!(self.round_trips) } else { Value::Null },
             "baseline_link_use": if inter { Value::Null } else { Spread::json(self.link_use(links)) },

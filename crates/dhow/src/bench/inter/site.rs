@@ -38,7 +38,7 @@ impl Links {
     }
 
     /// Everybody has an access link to one router. Half of a round trip between two hosts is the delay of two links.
-    pub fn start(&self) -> Outcome<Net> {
+    pub fn start(&self, empty: Topology) -> Outcome<Net> {
         let server = self.rtt / 4;
         let client = (self.client_rtt / 2).saturating_sub(server);
         let shape = |rate, delay| Shape::rate(rate).delay(delay);
@@ -47,7 +47,7 @@ impl Links {
             ("b", shape(self.servers, server)),
             ("client", shape(self.client, client)),
         ];
-        Topology::new().star("router", hosts).start().map_err(Failure::failed)
+        empty.star("router", hosts).start().map_err(Failure::failed)
     }
 
     /// Bits per second of the narrower one.

@@ -86,7 +86,7 @@ pub fn emulator(before: Option<f64>, after: Option<f64>) -> Verdict {
 /// The targets of copies of several sizes.
 pub fn of_rows(links: &Links, rows: &[Row]) -> Vec<Verdict> {
     let later = || rows.iter().filter(|r| r.method == Method::Inter && !r.first);
-    let through = || rows.iter().filter(|r| r.method == Method::ReadWrite);
+    let through = || rows.iter().filter(|r| r.method == Method::ReadWrite && !r.first);
     let takes = |r: &&Row| r.size as f64 * 8.0 / links.narrower() as f64 / links.client_rtt.as_secs_f64().max(1e-9);
     let pairs = || later().filter_map(|l| Some((l, through().find(|t| t.size == l.size)?)));
     let mut verdicts = vec![

@@ -16,7 +16,7 @@ use dhow_session::slots::Ticket;
 use dhow_session::status_flags::Actions;
 use tokio::sync::Notify;
 
-use crate::check::{repeatable, reply_fits, succeeds_again};
+use crate::check::{repeatable, reply_fits, spoiled, succeeds_again};
 use crate::counters::{add, rank};
 use crate::inner::{Inner, Session};
 use crate::{Error, Result, opens, rpc};
@@ -101,7 +101,18 @@ enum Attempt {
 impl Inner {
     /// Sends a request, and again as the session's rules ask, until there is an answer. To be run in a task of its
     /// own: a request that was sent must be followed to its end, or its slot is lost.
+    ///
+    /// An answer to a repetition in another session that may owe its error to the first execution ([`spoiled`]) is none:
+    /// [`Error::OutcomeUnknown`].
     pub(crate) async fn execute(self: &Arc<Self>, request: Request) -> Result<CompoundRes> {
+        let mut doubt = false;
+        let res = self.execute_once(&request, &mut doubt).await?;
+        known(&request, res, doubt)
+    }
+
+    /// As [`Inner::execute`], but the answer is returned as it is. `doubt` becomes true when the operations may have
+    /// been executed before the execution that was answered.
+    async fn execute_once(self: &Arc<Self>, request: &Request, doubt: &mut bool) -> Result<CompoundRes> {
         self.counters.call(request.ops.iter().map(ArgOp::op));
         for _ in 0..MOST_SESSIONS {
             let session = match &request.internal {
@@ -112,9 +123,10 @@ impl Inner {
                     () = request.caller.gone() => return Err(Error::Closed),
                 },
             };
-            match self.attempt(&session, &request).await? {
+            match self.attempt(&session, request).await? {
                 // A retry of a request whose reply the server did not keep: it was executed (section 2.10.6.1.3).
                 Attempt::Answer(res) if res.status == Status::RETRY_UNCACHED_REP => {
+                    *doubt = true;
                     // A reclaim that was done is done again: it finds what it made.
                     if request.internal.is_none() && !request.ops.iter().all(repeatable) {
                         return Err(Error::OutcomeUnknown { op: main_op(&request.ops) });
@@ -122,6 +134,7 @@ impl Inner {
                 }
                 Attempt::Answer(res) => return Ok(res),
                 Attempt::SessionOver { maybe_executed } => {
+                    *doubt |= maybe_executed;
                     if request.internal.is_some() {
                         return Err(Error::status(main_op(&request.ops), Status::BADSESSION));
                     }
@@ -372,21 +385,32 @@ impl Inner {
 
     /// Executes `request` and, while the server answers "later" to an operation before which nothing has happened that
     /// must not happen twice, waits and sends it again as a new request.
+    ///
+    /// When a repetition stops at an operation that succeeded the time before, the caller gets that earlier answer, with
+    /// its "later", if it holds an open (to be used or closed) or if it is why the repetition stopped ([`spoiled`]).
     pub(crate) async fn execute_patiently(self: &Arc<Self>, request: Request) -> Result<CompoundRes> {
         let mut backoff: Option<Backoff> = None;
+        let mut doubt = false;
+        let mut earlier: Option<CompoundRes> = None;
         loop {
-            let again = Request {
-                ops: request.ops.clone(),
-                cache: request.cache,
-                cred: request.cred.clone(),
-                internal: request.internal.clone(),
-                caller: request.caller.clone(),
+            let res = match (self.execute_once(&request, &mut doubt).await, earlier.take()) {
+                // Nobody waits any more, but what was opened is owed a CLOSE.
+                (Err(Error::Closed), Some(before)) if opens_file(&before) => return Ok(before),
+                (Err(e), _) => return Err(e),
+                // It came less far.
+                (Ok(res), Some(before)) if !res.status.is_ok() && res.results.len() < before.results.len() => {
+                    match classify(res.status) {
+                        Class::Delay | Class::Grace => before,
+                        _ if opens_file(&before) || spoiled(&request.ops, &res).is_some() => return Ok(before),
+                        _ => return known(&request, res, doubt),
+                    }
+                }
+                (Ok(res), _) => res,
             };
-            let res = self.execute(again).await?;
             let policy = match classify(res.status) {
                 Class::Delay => Policy::DELAY,
                 Class::Grace => Policy::GRACE,
-                _ => return Ok(res),
+                _ => return known(&request, res, doubt),
             };
             let done = res.results.len().saturating_sub(1);
             if !request.ops.iter().take(done).all(succeeds_again) {
@@ -400,11 +424,25 @@ impl Inner {
                     let op = res.results.last().map(ResOp::op);
                     tracing::debug!(?op, status = %res.status, ?wait, "the server asks to come again");
                     tokio::time::sleep(wait).await;
+                    earlier = Some(res);
                 }
                 None => return Ok(res),
             }
         }
     }
+}
+
+/// The answer to a request, unless it is one to a repetition and tells nothing of what the first execution did.
+fn known(request: &Request, res: CompoundRes, doubt: bool) -> Result<CompoundRes> {
+    match spoiled(&request.ops, &res).filter(|_| doubt) {
+        Some(op) => Err(Error::OutcomeUnknown { op }),
+        None => Ok(res),
+    }
+}
+
+/// Whether an answer holds an open.
+fn opens_file(res: &CompoundRes) -> bool {
+    res.results.iter().any(|r| matches!(r, ResOp::Open(Ok(_))))
 }
 
 /// The operation a request is about.

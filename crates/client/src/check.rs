@@ -1,7 +1,7 @@
 //! Replies are not believed: what a reply claims is compared with what was asked (case B22).
 
 use dhow_proto::v4::ops::{CreateHow, OpenHow, ReadPlusContent};
-use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, Stateid, optable};
+use dhow_proto::v4::{ArgOp, CompoundRes, OpNum, ResOp, Stateid, Status, optable};
 
 use crate::{Error, Result};
 
@@ -79,12 +79,50 @@ pub(crate) fn repeatable(op: &ArgOp) -> bool {
 }
 
 /// Whether `op`, which succeeded, will do so again when its COMPOUND is sent once more because a later operation was told
-/// to come again. A CLOSE will not, unless the OPEN goes with it: what follows is sent without it then.
+/// to come again. What ends a stateid will not, unless the OPEN goes with it: what follows is sent without it then. An
+/// exclusive create may not (see [`spoiled`]); the caller is given the answer in which it did.
 pub(crate) fn succeeds_again(op: &ArgOp) -> bool {
     match op {
         ArgOp::Close(close) => close.open_stateid == Stateid::CURRENT,
+        ArgOp::FreeStateid(_) | ArgOp::Delegreturn(_) => false,
         op => repeatable(op),
     }
+}
+
+/// The operation of which `res` says nothing, since it may have failed for no other reason than that the same
+/// operations were executed before, all or some of them.
+///
+/// | Operation | Second answer | Because |
+/// |---|---|---|
+/// | OPEN with exclusive create | EXIST | the server ended between the creation and its note of the verifier, or keeps the verifier in the file's times and a WRITE or SETATTR changed them (RFC 8881 section 18.16.3) |
+/// | OPEN that creates | ACCESS, PERM | the file has the mode now that it was made with |
+/// | SETATTR | ACCESS, PERM | mode, owner or ACL took the right away |
+/// | VERIFY; NVERIFY | NOT_SAME; SAME | what it guards has been done |
+/// | CLOSE, DELEGRETURN, FREE_STATEID | BAD_STATEID | the stateid has been given up (of one that was revoked the server says so) |
+/// | PUTFH before CLOSE or DELEGRETURN | STALE | that was the last that held a removed file |
+pub(crate) fn spoiled(ops: &[ArgOp], res: &CompoundRes) -> Option<OpNum> {
+    let (at, status) = (res.results.len().checked_sub(1)?, res.status);
+    let modifies =
+        |op: &ArgOp| matches!(op, ArgOp::Open(_)) || optable::lookup(op.op()).is_some_and(optable::OpInfo::modifies);
+    let refused = matches!(status, Status::ACCESS | Status::PERM);
+    let op = ops.get(at)?;
+    let by_itself = match op {
+        ArgOp::Open(args) => match &args.how {
+            OpenHow::NoCreate => false,
+            OpenHow::Create(CreateHow::Unchecked(_)) => refused,
+            OpenHow::Create(_) => refused || status == Status::EXIST,
+        },
+        ArgOp::Setattr(_) => refused,
+        ArgOp::Verify(_) => status == Status::NOT_SAME && ops.iter().any(modifies),
+        ArgOp::Nverify(_) => status == Status::SAME && ops.iter().any(modifies),
+        ArgOp::Close(_) | ArgOp::Delegreturn(_) | ArgOp::FreeStateid(_) => status == Status::BAD_STATEID,
+        ArgOp::PutFh(_) if status == Status::STALE => {
+            let mut after = ops.iter().skip(at);
+            return after.find(|op| matches!(op, ArgOp::Close(_) | ArgOp::Delegreturn(_))).map(ArgOp::op);
+        }
+        _ => false,
+    };
+    by_itself.then(|| op.op())
 }
 
 #[cfg(test)]
@@ -155,5 +193,49 @@ mod tests {
         assert!(!succeeds_again(&close(Stateid { seqid: 1, other: [7; 12] })) && succeeds_again(&read(1)));
         assert!(!repeatable(&ArgOp::Remove(RemoveArgs { target: Bytes::new() })));
         assert!(!repeatable(&ArgOp::Rename(RenameArgs { old_name: Bytes::new(), new_name: Bytes::new() })));
+        let back = ArgOp::Delegreturn(DelegreturnArgs { stateid: Stateid::ANONYMOUS });
+        assert!(repeatable(&back) && !succeeds_again(&back));
+    }
+
+    /// RFC 8881 sections 18.2, 18.15, 18.16.3, 18.30, 18.31.
+    #[test]
+    fn what_says_nothing_the_second_time() {
+        let says = |ops: &[ArgOp], results: Vec<ResOp>| {
+            let status = results.last().unwrap().status();
+            spoiled(ops, &CompoundRes { status, tag: Bytes::new(), results })
+        };
+        let open = |how| {
+            ArgOp::Open(OpenArgs {
+                seqid: 0,
+                share_access: share::ACCESS_WRITE,
+                share_deny: share::DENY_NONE,
+                owner: crate::opens::state_owner(Bytes::new()),
+                how,
+                claim: OpenClaim::Null(Bytes::from_static(b"x")),
+            })
+        };
+        let fattr = || dhow_proto::v4::Fattr::from(&dhow_proto::v4::Attrs::default());
+        let exclusive = OpenHow::Create(CreateHow::Exclusive41 { verifier: Verifier([1; 8]), attrs: fattr() });
+        let failed = |status| vec![ResOp::error(OpNum::OPEN, status)];
+        assert_eq!(says(&[open(exclusive.clone())], failed(Status::EXIST)), Some(OpNum::OPEN));
+        assert_eq!(says(&[open(exclusive.clone())], failed(Status::ACCESS)), Some(OpNum::OPEN));
+        assert_eq!(says(&[open(exclusive)], failed(Status::NOSPC)), None);
+        let unchecked = OpenHow::Create(CreateHow::Unchecked(fattr()));
+        assert_eq!(says(&[open(unchecked)], failed(Status::ACCESS)), Some(OpNum::OPEN));
+        assert_eq!(says(&[open(OpenHow::NoCreate)], failed(Status::ACCESS)), None);
+        let (put, close) = (
+            ArgOp::PutFh(PutFhArgs { object: dhow_proto::v4::FileHandle(Bytes::from_static(b"h")) }),
+            ArgOp::Close(CloseArgs { seqid: 0, open_stateid: Stateid { seqid: 1, other: [7; 12] } }),
+        );
+        let stale = || vec![ResOp::error(OpNum::PUTFH, Status::STALE)];
+        assert_eq!(says(&[put.clone(), close.clone()], stale()), Some(OpNum::CLOSE));
+        assert_eq!(says(&[put.clone(), read(1)], stale()), None);
+        let gone = vec![ResOp::PutFh(Ok(())), ResOp::error(OpNum::CLOSE, Status::BAD_STATEID)];
+        assert_eq!(says(&[put, close], gone), Some(OpNum::CLOSE));
+        let guard = ArgOp::Verify(VerifyArgs { attrs: fattr() });
+        let differs = || vec![ResOp::error(OpNum::VERIFY, Status::NOT_SAME)];
+        let set = ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: fattr() });
+        assert_eq!(says(&[guard.clone(), set], differs()), Some(OpNum::VERIFY));
+        assert_eq!(says(&[guard, read(1)], differs()), None);
     }
 }

@@ -27,13 +27,13 @@ use std::sync::{Arc, Weak};
 
 use dhow_proto::v4::cb::rca4;
 use dhow_proto::v4::ops::{Delegation as Granted, DelegreturnArgs, PutFhArgs, share};
-use dhow_proto::v4::{ArgOp, Attrs, Bitmap, DelegationType, FileHandle, Stateid, Status, attr};
+use dhow_proto::v4::{ArgOp, Attrs, Bitmap, DelegationType, FileHandle, OpNum, Stateid, Status, attr};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::call::Request;
 use crate::inner::Inner;
-use crate::opens;
+use crate::{Error, opens};
 
 /// Recalls remembered that came before their OPEN's reply.
 const MAX_EARLY: usize = 256;
@@ -223,7 +223,11 @@ pub(crate) async fn give_back(inner: &Arc<Inner>, ops: Vec<ArgOp>) -> crate::Res
         ArgOp::Delegreturn(args) => Some(args.stateid),
         _ => None,
     });
-    let res = inner.execute_patiently(Request::new(ops)).await?;
+    let res = match inner.execute_patiently(Request::new(ops)).await {
+        // Asked for again, and not known any more: it went back the first time.
+        Err(Error::OutcomeUnknown { op: OpNum::DELEGRETURN }) => return Ok(true),
+        done => done?,
+    };
     match stateid {
         Some(stateid) if opens::is_revoked(res.status) => {
             opens::acknowledge(inner, stateid).await?;

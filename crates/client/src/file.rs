@@ -62,7 +62,16 @@ pub(crate) async fn run_on(
         }
         watch_size(open, &ops);
         let sent_at = inner.now();
-        let mut res = fs.call(ops, cache).await?;
+        let mut res = match fs.call(ops, cache).await {
+            // Closed in a server that has restarted since, perhaps; reclaimed in this one.
+            Err(Error::OutcomeUnknown { op: OpNum::CLOSE })
+                if repairs < MOST_REPAIRS && open.generation() != generation =>
+            {
+                repairs += 1;
+                continue;
+            }
+            done => done?,
+        };
         match classify(res.status) {
             Class::StateLost => {
                 if repairs == MOST_REPAIRS || !fs.restore(open, (generation, sent_at), res.status).await? {
@@ -512,6 +521,20 @@ impl File {
                         let mut ops = vec![putfh(self.fh())];
                         ops.extend(build(None, stateid, &[]));
                         let _ = Box::pin(self.fs.call(ops, true)).await;
+                    }
+                    break Ok(());
+                }
+                // Asked for again in another session, and not known any more: it was closed the first time. What the
+                // COMMIT before it said then is not known.
+                Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) => {
+                    if let Some(before) = with {
+                        match Box::pin(self.fs.call(vec![putfh(self.fh()), before.clone()], true)).await {
+                            Ok(res) => match res.results.last() {
+                                Some(ResOp::Commit(Ok(ok))) => verifier = Some(ok.verifier),
+                                _ => first_error = Some(Client::stopped(&res)),
+                            },
+                            Err(e) => first_error = Some(e),
+                        }
                     }
                     break Ok(());
                 }

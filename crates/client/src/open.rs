@@ -9,6 +9,8 @@ use dhow_proto::v4::{ArgOp, Attrs, Fattr, FileHandle, ResOp, StableHow, Stateid,
 use crate::deleg::{self, WantDelegation};
 use crate::fs::{OPENED, STAT, Tail, getattr, putfh};
 use crate::opens::{self, state_owner};
+use dhow_session::classify::{Class, classify};
+
 use crate::{Error, File, Fs, Node, Place, Result};
 
 mod put;
@@ -37,7 +39,9 @@ pub enum Create {
     Never,
     /// Create it if it is not there.
     IfMissing,
-    /// It must not be there. A retry after a lost reply finds its own file and succeeds (EXCLUSIVE4_1).
+    /// It must not be there. A retry after a lost reply finds its own file and succeeds (EXCLUSIVE4_1). Where a server
+    /// does not recognise it (it restarted, and had not noted whose file it is), EXIST would say nothing:
+    /// [`Error::OutcomeUnknown`].
     New,
 }
 
@@ -210,14 +214,23 @@ impl Fs {
             return Err(if tail.status.is_ok() { Error::protocol("no OPEN in the reply") } else { tail.error() });
         };
         let mut file = self.opened(&tail, owner, options, &ok)?;
-        if !tail.status.is_ok() {
-            // Opened, but what came after failed: the open is owed a CLOSE.
-            let e = tail.error();
-            self.return_delegation(file.fh(), &ok.delegation);
-            let _ = Box::pin(file.close()).await;
-            return Err(e);
-        }
-        let attrs = tail.attrs()?;
+        let late = matches!(tail.results.last(), Some(ResOp::Getattr(Err(_))))
+            && matches!(classify(tail.status), Class::Delay | Class::Grace);
+        let attrs = match tail.status {
+            Status::OK => tail.attrs(),
+            // It cannot be opened once more: that may find its own file in the way.
+            _ if late => Box::pin(self.getattr(file.fh(), OPENED)).await,
+            _ => Err(tail.error()),
+        };
+        let attrs = match attrs {
+            Ok(attrs) => attrs,
+            Err(e) => {
+                // Opened, but what came after failed: the open is owed a CLOSE.
+                self.return_delegation(file.fh(), &ok.delegation);
+                let _ = Box::pin(file.close()).await;
+                return Err(e);
+            }
+        };
         match deleg::granted(&ok.delegation).filter(|_| options.delegation.is_some()) {
             None => self.return_delegation(file.fh(), &ok.delegation),
             Some((stateid, write, _)) => {
@@ -288,7 +301,8 @@ impl Fs {
     ///
     /// The server's. The file that was begun is closed; it is removed when it was only the `via` of another name, and
     /// otherwise stays as it is. When the outcome is unknown ([`Error::OutcomeUnknown`], [`Error::TimedOut`]) the `via`
-    /// is removed as soon as the server can be reached, while this client lives.
+    /// is removed as soon as the server can be reached, while this client lives. With `new` that is also the answer where
+    /// the server finds the name taken and it may be by this call, whose first execution got no reply.
     pub async fn put(
         &self,
         place: impl Into<Place>,

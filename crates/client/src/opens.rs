@@ -19,7 +19,7 @@ use dhow_proto::v4::ops::{
     CloseArgs, ExistLockOwner, FreeStateidArgs, LockArgs, LockRes, Locker, OpenArgs, OpenClaim, OpenHow,
     OpenToLockOwner, PutFhArgs, TestStateidArgs, share,
 };
-use dhow_proto::v4::{ArgOp, ClientId, DelegationType, FileHandle, ResOp, StateOwner, Stateid, Status};
+use dhow_proto::v4::{ArgOp, ClientId, DelegationType, FileHandle, OpNum, ResOp, StateOwner, Stateid, Status};
 use dhow_rpc::Credential;
 use dhow_session::classify::{Class, classify};
 use parking_lot::Mutex;
@@ -483,7 +483,11 @@ pub(crate) fn is_revoked(status: Status) -> bool {
 /// FREE_STATEID: acknowledges the loss of a stateid (RFC 8881 section 18.38).
 pub(crate) async fn acknowledge(inner: &Arc<Inner>, stateid: Stateid) -> Result<()> {
     let free = ArgOp::FreeStateid(FreeStateidArgs { stateid });
-    inner.execute_patiently(Request::new(vec![free])).await.map(drop)
+    match inner.execute_patiently(Request::new(vec![free])).await {
+        // Asked for again, and not known any more: it was freed the first time.
+        Ok(_) | Err(Error::OutcomeUnknown { op: OpNum::FREE_STATEID }) => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 /// Asks what is left of an open, acknowledges what was revoked (RFC 8881 sections 18.38 and 18.48), and opens it anew or

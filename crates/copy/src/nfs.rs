@@ -30,6 +30,10 @@ const SMALL: u32 = 64 << 10;
 const DIRS: usize = 4096;
 /// How long a server that would not copy from another one is not asked again.
 const REFUSAL: Duration = Duration::from_secs(60);
+/// Names tried for an unfinished file while the server loses the outcome of creating it.
+const CREATE_TRIES: u32 = 3;
+/// How long the removal of such a name may take.
+const CLEAN_UP: Duration = Duration::from_secs(5);
 
 /// A server that files are copied from or to. Paths are those of its one tree, from the root.
 pub struct NfsEndpoint {
@@ -672,10 +676,30 @@ impl Endpoint for NfsEndpoint {
     }
 
     async fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Sink>> {
-        let temp = temp::beside(path, file_name(self, path)?);
-        let places = (self.place(&temp), self.place(path));
         let options = OpenOptions::read_write().create(Create::New, mode & 0o777);
-        let file = self.fs.open(&places.0, &options).await.map_err(self.err(path))?;
+        let mut tries = 0;
+        let (temp, places, file) = loop {
+            tries += 1;
+            let temp = temp::beside(path, file_name(self, path)?);
+            let places = (self.place(&temp), self.place(path));
+            let e = match self.fs.open(&places.0, &options).await {
+                Ok(file) => break (temp, places, file),
+                Err(e) => e,
+            };
+            // The file may be there, under a name that nobody else would choose.
+            let unknown = matches!(e, dhow_client::Error::OutcomeUnknown { .. });
+            let made = match &e {
+                dhow_client::Error::Status { op, .. } => matches!(*op, OpNum::GETFH | OpNum::SETATTR | OpNum::GETATTR),
+                dhow_client::Error::TimedOut(_) => true,
+                _ => unknown,
+            };
+            if made {
+                let _ = tokio::time::timeout(CLEAN_UP, self.fs.remove(&places.0)).await;
+            }
+            if !unknown || tries == CREATE_TRIES {
+                return Err(self.err(path)(e));
+            }
+        };
         let chunk = file.io_limits().await.map_err(self.err(path))?.1;
         Ok(Box::new(NfsSink {
             file: RwLock::new(Some(Arc::new(file))),

@@ -6,7 +6,7 @@
 //! | What fails | What is left |
 //! |---|---|
 //! | the walk | nothing was made |
-//! | OPEN | nothing; or, if a later part was told to come again (DELAY), the passing name of the time before: it is removed, and where it stood in its own way (a mode without write access) all is asked for once more |
+//! | OPEN | nothing; or, if a later part was told to come again (DELAY), the file of the time before: it is closed, a passing name is removed, and where that stood in its own way (a mode without write access) all is asked for once more |
 //! | WRITE, SETATTR, VERIFY (a short WRITE), CLOSE | the open is closed; a passing name is removed |
 //! | RENAME | the passing name is removed |
 //! | the connection | nothing: the same request is asked for again in its slot |
@@ -20,6 +20,8 @@ use dhow_proto::v4::ops::{
     CloseArgs, OpenArgs, OpenClaim, RemoveArgs, RenameArgs, SetattrArgs, VerifyArgs, WriteArgs, WriteOk, share,
 };
 use dhow_proto::v4::{ArgOp, Attrs, FileHandle, OpNum, ResOp, Stateid, Status, attr};
+
+use dhow_session::classify::{Class, classify};
 
 use super::{Create, OpenOptions, PutOptions, found_open};
 use crate::fs::{Tail, putfh};
@@ -35,7 +37,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// EXIST with `new`; others of the server.
+    /// EXIST with `new`; [`Error::OutcomeUnknown`] where that may be the file of this call; others of the server.
     pub async fn make_file(&self, place: impl Into<Place>, mode: u32, new: bool) -> Result<FileHandle> {
         let place = place.into();
         let (dir, name) = place.split()?;
@@ -56,8 +58,13 @@ impl Fs {
         self.return_delegation(&fh, &opened.delegation);
         if !tail.status.is_ok() {
             let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
-            let _ = Box::pin(self.call(vec![putfh(&fh), close], false)).await;
-            return Err(tail.error().at(place.shown()));
+            let closed = Box::pin(self.call(vec![putfh(&fh), close], false)).await;
+            // Nothing is wrong with the file when only CLOSE was told to come later.
+            let late = matches!(tail.results.last(), Some(ResOp::Close(_)))
+                && matches!(classify(tail.status), Class::Delay | Class::Grace);
+            if !late || !closed.is_ok_and(|res| res.status.is_ok()) {
+                return Err(tail.error().at(place.shown()));
+            }
         }
         if new && !opened.attrset.contains(attr::MODE) {
             // The server could not take the mode together with the verifier.
@@ -75,6 +82,8 @@ const TRIES: u32 = 3;
 enum Attempt {
     Done(FileHandle, WriteOk),
     OpenRefused(Error),
+    /// What was made was removed; asked for once more it may be done.
+    Again(Error),
 }
 
 /// One call of [`Fs::put`].
@@ -85,6 +94,8 @@ pub(super) struct Put {
     ops: Vec<ArgOp>,
     via: Option<Bytes>,
     len: usize,
+    /// Its mode lets nobody open it for writing.
+    unwritable: bool,
 }
 
 impl Put {
@@ -127,7 +138,9 @@ impl Put {
         if options.via.is_some() {
             ops.extend([ArgOp::RestoreFh, ArgOp::Rename(RenameArgs { old_name: written, new_name: name })]);
         }
-        Ok(Self { fs: fs.clone(), dir, place, ops, via: options.via.clone(), len })
+        let later = options.attrs.as_ref().and_then(|attrs| attrs.mode);
+        let unwritable = later.unwrap_or(options.mode) & 0o200 == 0;
+        Ok(Self { fs: fs.clone(), dir, place, ops, via: options.via.clone(), len, unwritable })
     }
 
     pub(super) async fn run(self) -> Result<(FileHandle, WriteOk)> {
@@ -137,6 +150,8 @@ impl Put {
             let refused = match self.attempt().await? {
                 Attempt::Done(fh, wrote) => return Ok((fh, wrote)),
                 Attempt::OpenRefused(e) => e,
+                Attempt::Again(_) if tries < TRIES => continue,
+                Attempt::Again(e) => return Err(e),
             };
             let own = match self.remove() {
                 Some(remove) => Box::pin(self.fs.run_at(&self.dir, vec![remove], true)).await,
@@ -178,10 +193,12 @@ impl Put {
         }
         // WRITE does not say why it wrote less; what it says next time, when nothing fits any more, is this.
         let e = if short { Error::status(OpNum::WRITE, Status::NOSPC) } else { tail.error() };
-        if let Some(remove) = self.remove() {
-            let _ = self.fs.run_at(&self.dir, vec![remove], true).await;
-        }
-        Err(e.at(self.place.shown()))
+        let e = e.at(self.place.shown());
+        let Some(remove) = self.remove() else { return Err(e) };
+        let removed = self.fs.run_at(&self.dir, vec![remove], true).await.is_ok_and(|tail| tail.status.is_ok());
+        // The repetition found the file of the time before, with a mode that does not let it be opened again.
+        let own_way = self.unwritable && removed && matches!(classify(tail.status), Class::Delay | Class::Grace);
+        if own_way { Ok(Attempt::Again(e)) } else { Err(e) }
     }
 
     fn remove(&self) -> Option<ArgOp> {

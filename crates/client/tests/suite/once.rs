@@ -1,11 +1,12 @@
 //! Exactly once (RFC 8881 section 2.10.6), whatever happens to connections and sessions.
 
 use crate::common::config;
-use crate::script::{Act, default_result, results, start};
+use crate::script::{Act, Req, default_result, results, start};
 use bytes::Bytes;
-use dhow_client::v4::ops::{RemoveArgs, RemoveOk};
-use dhow_client::v4::{ArgOp, OpNum, ResOp, Status};
-use dhow_client::{CallOptions, Client, Error};
+use dhow_client::v4::ops::{CloseArgs, CommitOk, PutFhArgs, RemoveArgs, RemoveOk, SetattrArgs, VerifyArgs};
+use dhow_client::v4::{ArgOp, FileHandle, OpNum, ResOp, Status};
+use dhow_client::{CallOptions, Client, Create, Error, OpenOptions, PutOptions};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -268,4 +269,175 @@ async fn a_reply_that_always_breaks_the_connection_ends_in_an_error() {
     assert!(matches!(e, Error::Protocol(_)), "{e}");
     let res = client.compound(vec![ArgOp::PutRootFh], CallOptions::default()).await;
     assert_eq!(res.unwrap().status, Status::OK);
+}
+
+/// What a server of [`creating`] does when an OPEN comes.
+type Answers = fn(u32, &Req) -> Option<Act>;
+
+/// A server whose answer to a request with `op` is chosen by how many of those came before.
+async fn creating(op: OpNum, answers: Answers) -> Client {
+    let tries = AtomicU32::new(0);
+    let server = start(move |req| {
+        let concerned = req.ops.iter().any(|o| o.op() == op);
+        concerned.then(|| tries.fetch_add(1, Relaxed)).and_then(|n| answers(n, req))
+    })
+    .await;
+    Client::connect(config(server.addr)).await.unwrap()
+}
+
+/// The usual results, but for `op`, which fails.
+fn failing(req: &Req, op: OpNum, status: Status) -> Act {
+    Act::Ops(results(req, |o| (o.op() == op).then(|| ResOp::error(op, status))))
+}
+
+/// Section 18.16.3: the first OPEN created the file and its reply was lost with the session; the server ended before it
+/// had noted the verifier. EXIST is no answer then, for a program would take its own file for somebody else's.
+#[tokio::test]
+async fn an_exclusive_create_that_finds_its_own_file_is_in_doubt() {
+    // Executed, session lost, and the server is in its grace period at first.
+    let answers: Answers = |n, req| {
+        Some(match n {
+            0 => Act::HangUp,
+            1 => Act::Sequence(Status::BADSESSION),
+            2 => failing(req, OpNum::OPEN, Status::GRACE),
+            3 => failing(req, OpNum::OPEN, Status::DELAY),
+            _ => failing(req, OpNum::OPEN, Status::EXIST),
+        })
+    };
+    let new = OpenOptions::write().create(Create::New, 0o600);
+    let put = PutOptions { new: true, ..PutOptions::default() };
+    let is_unknown = |e: Error| assert!(matches!(e, Error::OutcomeUnknown { op: OpNum::OPEN }), "{e}");
+    is_unknown(creating(OpNum::OPEN, answers).await.fs().open("f", &new).await.unwrap_err());
+    is_unknown(creating(OpNum::OPEN, answers).await.fs().make_file("f", 0o600, true).await.unwrap_err());
+    let client = creating(OpNum::OPEN, answers).await;
+    is_unknown(client.fs().put("f", Bytes::from_static(b"x"), &put).await.unwrap_err());
+    // Asked for afresh it is a true answer.
+    let e = client.fs().open("f", &new).await.unwrap_err();
+    assert!(e.is(Status::EXIST), "{e}");
+    // So it is when the request was not executed before: SEQUENCE said so.
+    let answers: Answers = |n, req| {
+        Some(match n {
+            0 => Act::Sequence(Status::BADSESSION),
+            1 => failing(req, OpNum::OPEN, Status::DELAY),
+            _ => failing(req, OpNum::OPEN, Status::EXIST),
+        })
+    };
+    let e = creating(OpNum::OPEN, answers).await.fs().open("f", &new).await.unwrap_err();
+    assert!(e.is(Status::EXIST), "{e}");
+}
+
+/// A reply that the server did not keep (section 2.10.6.1.3): the request was executed, and is asked for in a new slot.
+#[tokio::test]
+async fn an_exclusive_create_without_a_kept_reply_is_in_doubt() {
+    let answers: Answers = |n, req| {
+        Some(match n {
+            0 => Act::HangUp,
+            1 => Act::Ops(vec![ResOp::error(req.ops[0].op(), Status::RETRY_UNCACHED_REP)]),
+            _ => failing(req, OpNum::OPEN, Status::EXIST),
+        })
+    };
+    let new = OpenOptions::write().create(Create::New, 0o600);
+    let e = creating(OpNum::OPEN, answers).await.fs().open("f", &new).await.unwrap_err();
+    assert!(matches!(e, Error::OutcomeUnknown { op: OpNum::OPEN }), "{e}");
+}
+
+/// A server that keeps the verifier in the file's times does not know it any more once data was written; one that is told
+/// to come again because of what follows finds EXIST. The first OPEN stands: it is used, or closed.
+#[tokio::test]
+async fn a_create_whose_rest_was_delayed_keeps_its_open() {
+    let new = OpenOptions::write().create(Create::New, 0o600);
+    let delayed = |op: OpNum| {
+        let (tries, closes) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
+        let seen = closes.clone();
+        let script = move |req: &Req| {
+            if !req.ops.iter().any(|o| o.op() == OpNum::OPEN) {
+                let closing = req.ops.iter().any(|o| o.op() == OpNum::CLOSE);
+                seen.fetch_add(u32::from(closing), Relaxed);
+                return closing.then(|| Act::Ops(results(req, default_result)));
+            }
+            Some(match tries.fetch_add(1, Relaxed) {
+                0 => failing(req, op, Status::DELAY),
+                1 => failing(req, OpNum::OPEN, Status::DELAY),
+                _ => failing(req, OpNum::OPEN, Status::EXIST),
+            })
+        };
+        (script, closes)
+    };
+    let (script, closes) = delayed(OpNum::GETATTR);
+    let client = Client::connect(config(start(script).await.addr)).await.unwrap();
+    let file = client.fs().open("f", &new).await.unwrap();
+    assert_eq!(file.size(), 1 << 30, "asked for alone");
+    file.close().await.unwrap();
+    assert_eq!(closes.load(Relaxed), 1);
+
+    let (script, closes) = delayed(OpNum::CLOSE);
+    let client = Client::connect(config(start(script).await.addr)).await.unwrap();
+    client.fs().make_file("f", 0o600, true).await.unwrap();
+    assert_eq!(closes.load(Relaxed), 1);
+
+    let (script, closes) = delayed(OpNum::WRITE);
+    let client = Client::connect(config(start(script).await.addr)).await.unwrap();
+    let put = PutOptions { new: true, ..PutOptions::default() };
+    let e = client.fs().put("f", Bytes::from_static(b"x"), &put).await.unwrap_err();
+    assert!(matches!(&e, Error::Status { op: OpNum::WRITE, status: Status::DELAY, .. }), "{e}");
+    assert_eq!(closes.load(Relaxed), 1);
+}
+
+/// CLOSE, DELEGRETURN and their like leave nothing to find: in a new session they have been done (sections 18.2, 18.6).
+/// COMMIT before a CLOSE is asked for once more, since its verifier is wanted.
+#[tokio::test]
+async fn a_close_that_was_done_is_done() {
+    for (op, status) in [(OpNum::CLOSE, Status::BAD_STATEID), (OpNum::PUTFH, Status::STALE)] {
+        let tries = AtomicU32::new(0);
+        let server = start(move |req| {
+            let last = req.ops.last().map(ArgOp::op);
+            if last == Some(OpNum::COMMIT) {
+                let verifier = dhow_client::v4::Verifier([9; 8]);
+                return Some(Act::Ops(results(req, |o| {
+                    matches!(o, ArgOp::Commit(_)).then_some(ResOp::Commit(Ok(CommitOk { verifier })))
+                })));
+            }
+            (last == Some(OpNum::CLOSE)).then(|| match tries.fetch_add(1, Relaxed) % 3 {
+                0 => Act::HangUp,
+                1 => Act::Sequence(Status::BADSESSION),
+                _ => failing(req, op, status),
+            })
+        })
+        .await;
+        let client = Client::connect(config(server.addr)).await.unwrap();
+        let file = client.fs().open("f", &OpenOptions::write()).await.unwrap();
+        file.close().await.unwrap();
+        let file = client.fs().open("f", &OpenOptions::write()).await.unwrap();
+        assert_eq!(file.commit_and_close().await.unwrap().0, [9; 8]);
+        // The program's own CLOSE: nobody here knows what its stateid was.
+        let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: dhow_client::v4::Stateid::ANONYMOUS });
+        let fh = FileHandle(Bytes::from_static(b"handle"));
+        let ops = vec![ArgOp::PutFh(PutFhArgs { object: fh }), close];
+        let e = client.compound(ops, cached()).await.unwrap_err();
+        assert!(matches!(e, Error::OutcomeUnknown { op: OpNum::CLOSE }), "{e}");
+    }
+}
+
+/// VERIFY before a change: the second time it stops at what the first time did (section 18.31).
+#[tokio::test]
+async fn a_guarded_change_that_was_done_is_in_doubt() {
+    let answers: Answers = |n, req| {
+        Some(match n {
+            0 => Act::HangUp,
+            1 => Act::Sequence(Status::BADSESSION),
+            _ => failing(req, OpNum::VERIFY, Status::NOT_SAME),
+        })
+    };
+    let attrs = || dhow_client::v4::Fattr::from(&dhow_client::v4::Attrs::default());
+    let guarded = || {
+        vec![
+            ArgOp::PutRootFh,
+            ArgOp::Verify(VerifyArgs { attrs: attrs() }),
+            ArgOp::Setattr(SetattrArgs { stateid: dhow_client::v4::Stateid::ANONYMOUS, attrs: attrs() }),
+        ]
+    };
+    let client = creating(OpNum::VERIFY, answers).await;
+    let e = client.compound(guarded(), cached()).await.unwrap_err();
+    assert!(matches!(e, Error::OutcomeUnknown { op: OpNum::VERIFY }), "{e}");
+    assert_eq!(client.compound(guarded(), cached()).await.unwrap().status, Status::NOT_SAME);
 }

@@ -218,9 +218,9 @@ async fn a_put_that_is_delayed_does_not_stand_in_its_own_way() {
     place.fault.once(Call::Rename, Action::Fail(ErrorKind::Delay));
     fs.put("d/f", Bytes::from_static(b"data"), &options).await.unwrap();
     assert_eq!(fs.get("d/f", 100).await.unwrap().unwrap().1, "data");
-    // And one that is refused the second time leaves nothing either.
-    place.fault.once(Call::Rename, Action::Fail(ErrorKind::Delay));
-    place.fault.rule(Call::Open, None, Action::Fail(ErrorKind::Io), 1);
+    // And one that is refused the second time, again and again, leaves nothing either.
+    place.fault.rule(Call::Rename, None, Action::Fail(ErrorKind::Delay), 3);
+    place.fault.rule(Call::Open, None, Action::Fail(ErrorKind::Io), 3);
     fs.put("d/g", Bytes::from_static(b"data"), &options).await.unwrap_err();
     let names = fs.readdir("d", STAT).await.unwrap().collect().await.unwrap();
     assert!(names.iter().all(|e| e.name != ".f"), "{names:?}");

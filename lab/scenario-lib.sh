@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced in the guest by the scenarios (`cargo xtask lab`). A line that begins with "@@" is
-# a report: `ok NAME (S s)`, `FAIL NAME: WHY`, `skip NAME: WHY`, `note TEXT`, and `end` as the
+# a report: `ok NAME (S s)`, `FAIL NAME: WHY`, `skip NAME: WHY`, `note TEXT`, `announce TEXT`, and `end` as the
 # last one; all else is shown only when something fails.
 #
 #   LAB_SERVER  dhow (beside the guest), inside, knfsd
@@ -16,6 +16,9 @@
 say() { echo "@@ $*"; }
 note() { say "note $*"; }
 skip() { say "skip $1: $2"; }
+# announce TEXT: errors that a server logs with TEXT in their line are what the scenario is about. Any other error, and a
+# panic always, fails the run, whatever the checks say.
+announce() { say "announce $*"; }
 
 # Seconds since the guest's start: a scenario may set its clock.
 since_start() { cut -d' ' -f1 /proc/uptime; }
@@ -53,7 +56,7 @@ finish() {
     local deaths
     deaths=$(cat "$CONTROL/deaths" 2>/dev/null)
     if [ "$LAB_SERVER" = inside ] && [ "$failures$deaths" != 0 ]; then
-        tail -n 40 "$SERVED"/server.*.log | sed 's/^/| server: /'
+        tail -n 40 "$LOGS"/server.*.log | sed 's/^/| server: /'
     fi
     [ -z "$deaths" ] || { say "FAIL server: it ended by itself, $deaths times"; failures=$((failures + 1)); }
     dmesg | grep -iE 'BUG|WARNING:|NFS: |blocked for more' | tail -5 | sed 's/^/| kernel: /'
@@ -67,9 +70,9 @@ LAB_PATIENCE=$(amount 250 2000)
 export LAB_PATIENCE
 # soon COMMAND...: it succeeds sooner or later. (Names and attributes are cached for up to a minute.)
 soon() {
-    local end=$((SECONDS + 120))
+    local end=$((SECONDS + LAB_PATIENCE))
     until "$@"; do
-        [ "$SECONDS" -lt "$end" ] || { echo "not in 120 s: $*"; return 1; }
+        [ "$SECONDS" -lt "$end" ] || { echo "not in $LAB_PATIENCE s: $*"; return 1; }
         sleep 0.2
     done
 }
@@ -102,12 +105,15 @@ begin() {
     }
 }
 
+# own: the scenario starts its servers by itself, in the guest, by dhow_start.
+own() { HOST=10.99.0.2 TOP='' CONTROL=/out; }
+
 begin_inside() {
     local n name=${0##*/}
     export LAB_SERVER LAB_FS
     CONTROL=/tmp/control
     mkdir -p $CONTROL
-    LAB_BASE=$SERVED LAB_OUT=$CONTROL LAB_SHARE=/share LAB_SCENARIO=${name%.sh} \
+    LAB_BASE=$SERVED LAB_OUT=$CONTROL LAB_LOGS=/out LAB_SHARE=/share LAB_SCENARIO=${name%.sh} \
         bash /share/beside serve >$CONTROL/log 2>&1 &
     for ((n = 0; n < 1800; n++)); do
         grep -qx ready $CONTROL/log && return

@@ -9,6 +9,9 @@
 # ro (read-only), closed (for a network that no client is in).
 
 SERVED=${LAB_BASE:-/srv}
+# What servers print goes where it outlives the guest: `cargo xtask lab` looks for faults in every *.log there.
+LOGS=${LAB_LOGS:-${LAB_OUT:-/out}}
+[ -d "$LOGS" ] || LOGS=/tmp
 DHOW=${LAB_SHARE:-/share}/dhow
 server_pid=''
 
@@ -66,31 +69,32 @@ server_start() {
     server_pid=$!
 }
 
-# dhow_run LOG COMMAND...: `dhow serve` in the background ($!); returns once LOG says that it is ready.
+# dhow_run LOG COMMAND...: `dhow serve` in the background ($!); returns once LOG, to which it adds, says that it is ready.
 dhow_run() {
-    local log=$1 n pid; shift
-    : >"$log"
+    local log=$1 n pid from; shift
+    echo "== $(date -u +%T) start" >>"$log"
+    from=$(($(stat -c %s "$log") + 1))
     "$@" >>"$log" 2>&1 &
     pid=$!
     for ((n = 0; n < 1200; n++)); do
-        grep -qw ready "$log" && return
-        kill -0 "$pid" 2>/dev/null || { cat "$log"; echo "dhow serve ended before it was ready"; return 1; }
+        tail -c "+$from" "$log" | grep -qw ready && return
+        kill -0 "$pid" 2>/dev/null || { tail -n 20 "$log"; echo "dhow serve ended before it was ready"; return 1; }
         sleep 0.05
     done
-    cat "$log"; echo "dhow serve is not ready after 60 s"; return 1
+    tail -n 20 "$log"; echo "dhow serve is not ready after 60 s"; return 1
 }
 # dhow_start PORT STATEDIR ARG...: of the server under test, or one more beside it.
 dhow_start() {
     local port=$1 state=$2 host=10.99.0.1; shift 2
     [ "$LAB_SERVER" = inside ] && host='[::]'
-    dhow_run "$SERVED/server.$port.log" "$DHOW" serve --listen "$host:$port" --state-dir "$state" "$@"
+    dhow_run "$LOGS/server.$port.log" "$DHOW" serve --listen "$host:$port" --state-dir "$state" "$@"
 }
 # dhow_within NS ARG...: in a network namespace of the guest, over /export/NS as /data; it takes part in copies between
-# servers. Its log is /tmp/dhow.NS.log.
+# servers. Its log is $LOGS/dhow.NS.log.
 dhow_within() {
     local ns=$1; shift
     printf '[copy]\ninter_server = "on"\nsources = ["10.98.0.0/24"]\ndestinations = ["10.98.0.0/24"]\n' >/tmp/dhow.toml
-    dhow_run "/tmp/dhow.$ns.log" nsenter --net="/run/netns/$ns" "$DHOW" serve --config /tmp/dhow.toml \
+    dhow_run "$LOGS/dhow.$ns.log" nsenter --net="/run/netns/$ns" "$DHOW" serve --config /tmp/dhow.toml \
         --listen 0.0.0.0:2049 --state-dir "/run/dhow.$ns" --export "/data=/export/$ns,no_root_squash" "$@"
 }
 

@@ -95,9 +95,9 @@ check "knfsd to dhow" between k b
 check "knfsd to dhow, holes" sparse k b
 # The second time nothing is set up.
 again() {
-    local n; n=$(grep -c . /tmp/dhow.a.log)
+    local n; n=$(grep -c . "$LOGS/dhow.a.log")
     rm /export/b/from-a; between a b
-    echo "log of a grew by $(($(grep -c . /tmp/dhow.a.log) - n)) lines"
+    echo "log of a grew by $(($(grep -c . "$LOGS/dhow.a.log") - n)) lines"
 }
 check "dhow to dhow again" again
 # dhow cp FROM TO, by the servers; calls of the client as it counts them.
@@ -134,5 +134,5 @@ refused() {
 }
 check "dhow cp, knfsd that will not" refused
 for s in a b; do kill -0 "$(pgrep -f "state-dir /run/dhow.$s")" || note "server $s ended"; done
-tail -n 20 /tmp/dhow.a.log /tmp/dhow.b.log | sed 's/^/| server: /'
+tail -n 20 "$LOGS/dhow.a.log" "$LOGS/dhow.b.log" | sed 's/^/| server: /'
 finish

@@ -68,7 +68,7 @@ while not os.path.exists("../enough") and os.getppid() == top:
     except FileNotFoundError: os.symlink("y", "goes-%06d" % (n % 5000))
     n += 1
 EOS
-python3 /tmp/dhow-lab-change.$$.py >"$SERVED/server.changer.log" 2>&1 & changer=$!
+python3 /tmp/dhow-lab-change.$$.py >"$LOGS/changer.log" 2>&1 & changer=$!
 for n in $(seq 600); do [ -e data/changing ] && break; sleep 0.1; done; rm /tmp/dhow-lab-change.$$.py data/changing'
     once || rc=1
     server 'touch data/enough; wait $changer'

@@ -314,8 +314,11 @@ impl Work {
         }
         if let Some(keep) = &options.keep {
             let _ = fs::create_dir_all(keep);
-            for file in ["guest.log", "server.log"] {
-                let _ = fs::copy(folder.join(file), keep.join(format!("{label}.{file}")));
+            for file in
+                ["guest.log", "kernel.log", "beside.log"].iter().map(|f| folder.join(f)).chain(server_logs(&folder))
+            {
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                let _ = fs::copy(&file, keep.join(format!("{label}.{name}")));
             }
         }
         tally
@@ -340,7 +343,7 @@ impl Work {
             s if s.serves && server == Server::Beside => "serve",
             _ => "idle",
         };
-        let server_log = folder.join("server.log");
+        let beside_log = folder.join("beside.log");
         let started = Instant::now();
         let long = if options.long { "1" } else { "" };
         let seconds = plan.scenario.timeout * if options.long { LONGER } else { 1 };
@@ -351,7 +354,9 @@ impl Work {
             .arg("--out")
             .arg(folder.join("out"))
             .args(["--beside", &format!("exec bash '{}/lab/beside' {beside}", root.display()), "--beside-log"])
-            .arg(&server_log)
+            .arg(&beside_log)
+            .arg("--console-log")
+            .arg(folder.join("kernel.log"))
             .args(["--", "env", &format!("LAB_SERVER={}", server.name()), &format!("LAB_VERS={}", plan.version())])
             .args([&format!("LAB_FS={}", plan.fs()), &format!("LAB_LONG={long}"), "bash"])
             .arg(format!("/share/scenarios/{}.sh", plan.scenario.name))
@@ -373,13 +378,16 @@ impl Work {
             let _ = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
-        let mut log = String::new();
+        let (mut log, mut announced) = (String::new(), Vec::new());
         let mut ended = false;
         for line in BufReader::new(stdout).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).trim_end_matches('\r').to_owned();
             match line.strip_prefix("@@ ") {
                 Some("end") => ended = true,
-                Some(report) => tally.report(known, &label, report),
+                Some(report) => match report.strip_prefix("announce ") {
+                    Some(text) => announced.push(text.to_owned()),
+                    None => tally.report(known, &label, report),
+                },
                 None => {}
             }
             log.push_str(&line);
@@ -388,14 +396,21 @@ impl Work {
         let status = child.wait()?;
         let errors = errors.join().unwrap_or_default();
         fs::write(folder.join("guest.log"), format!("{log}== standard error\n{errors}"))?;
-        for line in faults(&String::from_utf8_lossy(&fs::read(&server_log).unwrap_or_default())) {
-            tally.fail(known, &label, "server", line);
+        let server_logs: Vec<_> = server_logs(folder).into_iter().map(|file| (read_text(&file), file)).collect();
+        for (text, file) in &server_logs {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            for line in faults(text, &announced) {
+                tally.fail(known, &label, "server", &format!("{name}: {line}"));
+            }
         }
         let seconds = started.elapsed().as_secs_f64();
         if !ended || !status.success() && tally.failed.is_empty() {
-            let tail: Vec<&str> = log.lines().chain(errors.lines()).collect();
-            for line in tail.get(tail.len().saturating_sub(40)..).unwrap_or_default() {
-                println!("    | {line}");
+            let printed = [format!("{log}{errors}"), read_text(&beside_log)];
+            for text in printed.iter().chain(server_logs.iter().map(|(text, _)| text)) {
+                let lines: Vec<&str> = text.lines().collect();
+                for line in lines.get(lines.len().saturating_sub(40)..).unwrap_or_default() {
+                    println!("    | {line}");
+                }
             }
             let why = if ended { "every check passed, and yet" } else { "the scenario did not reach its end:" };
             tally.fail(known, &label, "run", &format!("{why} {status} after {seconds:.0} s"));
@@ -405,10 +420,26 @@ impl Work {
     }
 }
 
-/// Lines of a server's log that tell of a fault of its own, whatever the checks said: a few of them.
-fn faults(log: &str) -> Vec<&str> {
-    const FAULTS: [&str; 3] = ["a status that is not in the table", "operation panicked", "panicked at"];
-    log.lines().filter(|line| FAULTS.iter().any(|fault| line.contains(fault))).take(3).collect()
+fn read_text(file: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
+}
+
+/// What servers printed, beside the guest or in it: every `*.log` that the run left in the folder of its results.
+fn server_logs(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join("out")).into_iter().flatten().flatten();
+    let mut logs: Vec<_> = entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "log")).collect();
+    logs.sort();
+    logs
+}
+
+/// Lines of a server's log that tell of a fault of its own, whatever the checks said, a few of them: panics, and errors
+/// that the scenario did not announce. In `2026-01-01T00:00:00Z ERROR module: text` the second word is the level.
+fn faults<'a>(log: &'a str, announced: &[String]) -> Vec<&'a str> {
+    const ALWAYS: [&str; 2] = ["a status that is not in the table", "panicked"];
+    let always = |line: &str| ALWAYS.iter().any(|fault| line.contains(fault));
+    let error = |line: &str| line.split_whitespace().nth(1) == Some("ERROR");
+    let expected = |line: &str| announced.iter().any(|text| line.contains(text.as_str()));
+    log.lines().filter(|line| always(line) || error(line) && !expected(line)).take(3).collect()
 }
 
 /// The guest has no git of its own: it borrows this machine's, which is one binary under several names.
@@ -435,9 +466,15 @@ mod tests {
 
     #[test]
     fn a_fault_of_the_server_is_found_in_its_log() {
-        let log =
-            "INFO serving\nERROR a status that is not in the table breach=COMMIT may not return NOENT in 4.2\nok\n";
-        assert_eq!(faults(log).len(), 1);
-        assert!(faults("INFO serving\nWARN a limit was reached\n").is_empty());
+        let log = "== 10:00:00 start\n\
+            2026-01-01T00:00:00Z  INFO dhow: ready\n\
+            2026-01-01T00:00:00Z ERROR dhow_server: a status that is not in the table breach=COMMIT may not return NOENT\n\
+            2026-01-01T00:00:00Z ERROR dhow_local: an fsync failed: No space left on device\n\
+            thread 'a' panicked at src/lib.rs:1\nok\n";
+        assert_eq!(faults(log, &[]).len(), 3);
+        let announced = ["an fsync failed", "not in the table", "thread"].map(str::to_owned);
+        let left = faults(log, &announced);
+        assert_eq!(left.len(), 2, "a panic cannot be announced: {left:?}");
+        assert!(faults("2026-01-01T00:00:00Z  INFO serving\n2026-01-01T00:00:00Z  WARN ERROR\n", &[]).is_empty());
     }
 }

@@ -62,7 +62,8 @@ echo 360000 >/proc/sys/vm/dirty_expire_centisecs        # what is written stays 
 need "a disk that does as it is told" disks
 serve; server_pid=$!
 need "the server" kill -0 $server_pid
-need "a second client" client b 4
+# (By write=eager Linux sends what is written before it has to commit it.)
+need "a second client" client b 4 write=eager
 need "mount" mnt /data $m
 need "mount what lies elsewhere" mnt /other /mnt/other
 

@@ -150,7 +150,7 @@ revived() {
     as b ls /mnt/b & ls $m     # both are back, which ends the time of grace
     echo 3 >/proc/sys/vm/drop_caches
     # "last" was never said to be stable; it may have got there all the same.
-    head -c 6 $m/one | grep -qxE 'healed|last l'
+    head -c 6 $m/one | grep -qxE 'waits |last l'
     same kept "$(as b head -c 4 /mnt/b/two)"
     same 262144 "$(wc -c <$m/cold)"
     echo new >$m/new; sync $m/new; same new "$(as b cat /mnt/b/new)"

@@ -8,6 +8,12 @@
 //! what differs is what stays: the stateid is *revoked* until the client frees it (FREE_STATEID) or ends. Meanwhile each
 //! use of it is ADMIN_REVOKED and SEQUENCE says ADMIN_STATE_REVOKED (18.46.3). It stands in nobody's way.
 //!
+//! A lock state goes with its open: what a client has freed or closed takes the revoked stateids of the locks that were taken
+//! through it along. (The Linux client, seen with 7.2, forgets the stateids of locks when it hears of a revocation, before it
+//! could test and free them; it would hear of them for ever, and take all its locks for lost each time.)
+//! A delegation that is taken away shows as RECALLABLE_STATE_REVOKED too: that is what the same client looks through its
+//! delegations for.
+//!
 //! Where the client cannot name the file any more (its export is gone, so that CLOSE too ends at PUTFH), it may have
 //! given the open up without a word, and would hear of it for ever: such a stateid is forgotten after some lease times,
 //! in each of which the client has heard of it ([`Memory::Leases`]).
@@ -54,20 +60,39 @@ pub enum Memory {
 pub(crate) struct Revoked {
     client: Arc<Client>,
     memory: Memory,
+    kind: RevokedKind,
     /// When time was first told of it.
     since: Option<Time>,
 }
 
+/// A stateid that is taken away.
+pub(crate) type Taken = (StateKey, RevokedKind);
+
+/// What a stateid that was taken away stood for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RevokedKind {
+    Open,
+    /// The locks of a lock-owner, by the open that they were taken through.
+    Lock(StateKey),
+    Delegation,
+}
+
 impl Revoked {
-    fn new(client: &Arc<Client>, memory: Memory) -> Self {
+    fn new(client: &Arc<Client>, memory: Memory, kind: RevokedKind) -> Self {
         client.admin_revoked.fetch_add(1, Ordering::SeqCst);
-        Self { client: client.clone(), memory, since: None }
+        if kind == RevokedKind::Delegation {
+            client.admin_delegs.fetch_add(1, Ordering::SeqCst);
+        }
+        Self { client: client.clone(), memory, kind, since: None }
     }
 }
 
 impl Drop for Revoked {
     fn drop(&mut self) {
         self.client.admin_revoked.fetch_sub(1, Ordering::SeqCst);
+        if self.kind == RevokedKind::Delegation {
+            self.client.admin_delegs.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -206,24 +231,39 @@ impl<T> Stripe<T> {
     }
 
     /// An open and its lock states.
-    pub(crate) fn stateids_of(&self, key: &StateKey) -> Option<(Arc<Client>, Vec<StateKey>)> {
+    pub(crate) fn stateids_of(&self, key: &StateKey) -> Option<(Arc<Client>, Vec<Taken>)> {
         let open = self.opens.get(key)?;
-        Some((open.client.clone(), std::iter::once(*key).chain(open.lock_states.iter().copied()).collect()))
+        let locks = open.lock_states.iter().map(|lock| (*lock, RevokedKind::Lock(*key)));
+        Some((open.client.clone(), std::iter::once((*key, RevokedKind::Open)).chain(locks).collect()))
+    }
+
+    /// An open is freed or closed: nobody asks for locks taken through it any more.
+    pub(crate) fn forget_locks_through(&mut self, open: &StateKey) {
+        if self.revoked.is_empty() {
+            return;
+        }
+        self.revoked.retain(|key, r| {
+            let through = r.kind == RevokedKind::Lock(*open);
+            if through {
+                r.client.states.lock().remove(key);
+            }
+            !through
+        });
     }
 
     /// Stateids that are in no other table any more are revoked, as far as their client is concerned.
-    pub(crate) fn remember_revoked(&mut self, client: &Arc<Client>, keys: &[StateKey], memory: Memory) {
+    pub(crate) fn remember_revoked(&mut self, client: &Arc<Client>, keys: &[Taken], memory: Memory) {
         // Under this lock, so that a retire that begins now either sees them or is seen here.
         let mut states = client.states.lock();
         if client.is_dying() {
             return;
         }
-        for key in keys {
+        for (key, kind) in keys {
             if client.admin_revoked.load(Ordering::SeqCst) >= REMEMBERED {
                 return;
             }
             states.insert(*key);
-            self.revoked.insert(*key, Revoked::new(client, memory));
+            self.revoked.insert(*key, Revoked::new(client, memory, *kind));
         }
     }
 }
@@ -255,6 +295,7 @@ impl<T: Clone + Send> State<T> {
         if revoked {
             stripe.revoked.remove(key);
             client.states.lock().remove(key);
+            stripe.forget_locks_through(key);
         }
         revoked
     }
@@ -403,13 +444,13 @@ impl<T: Clone + Send> State<T> {
         let mut gone = Vec::new();
         let opens: Vec<StateKey> =
             stripe.files.get(&file).map_or_else(Vec::new, |f| f.by_owner.values().copied().collect());
-        for open in opens {
-            let (Some(open), locks) = (stripe.opens.get_mut(&open), &mut stripe.locks) else { continue };
+        for key in opens {
+            let (Some(open), locks) = (stripe.opens.get_mut(&key), &mut stripe.locks) else { continue };
             open.lock_states.retain(|k| {
                 let theirs = locks.get(k).is_some_and(|l| l.owner == owner);
                 if theirs {
                     locks.remove(k);
-                    gone.push(*k);
+                    gone.push((*k, RevokedKind::Lock(key)));
                 }
                 !theirs
             });

@@ -104,6 +104,8 @@ pub struct Client {
     pub(crate) revoked: AtomicUsize,
     /// Stateids that an administrator revoked and that it has not freed.
     pub(crate) admin_revoked: AtomicUsize,
+    /// Delegations among them.
+    pub(crate) admin_delegs: AtomicUsize,
     /// A callback got no answer, and none has since.
     call_failed: AtomicBool,
     /// When it was last asked to give delegations up, nanoseconds.
@@ -178,6 +180,7 @@ impl Client {
             delegs: AtomicUsize::new(0),
             revoked: AtomicUsize::new(0),
             admin_revoked: AtomicUsize::new(0),
+            admin_delegs: AtomicUsize::new(0),
             call_failed: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             states: Mutex::new(HashSet::new()),

@@ -20,7 +20,7 @@
 //! * While a [`Change`] or a write under a special stateid is under way, none is granted on that file.
 
 use crate::State;
-use crate::admin::Memory;
+use crate::admin::{Memory, RevokedKind};
 use crate::client::Client;
 use crate::file::{Stripe, in_nobodys_way};
 use crate::ids::{Kind, StateKey, check_seqid};
@@ -490,7 +490,7 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
             let client = stripe.delegs.get(&self.key).map(|d| d.client.clone());
             stripe.remove_deleg(&self.key, &mut effects);
             if let (Some(client), How::ByAdmin(memory)) = (client, self.how) {
-                stripe.remember_revoked(&client, &[self.key], memory);
+                stripe.remember_revoked(&client, &[(self.key, RevokedKind::Delegation)], memory);
                 // The record goes on to say so: what is freed is not known by its file any more.
                 client.lost.lock().now.insert(self.file.clone());
             }

@@ -216,6 +216,7 @@ impl<T: Clone> Stripe<T> {
         let Some(open) = self.opens.remove(key) else { return false };
         open.client.states.lock().remove(key);
         open.client.opens.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+        self.forget_locks_through(key);
         for n in &open.notifies {
             self.notifies.remove(n);
         }

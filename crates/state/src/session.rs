@@ -228,7 +228,8 @@ impl Session {
         if inner.back.faulty() {
             flags |= seq4_status::BACKCHANNEL_FAULT;
         }
-        if self.client.revoked.load(Ordering::Relaxed) > 0 {
+        // (Of what an administrator took away too: a client looks through its delegations only when it hears this.)
+        if self.client.revoked.load(Ordering::Relaxed) + self.client.admin_delegs.load(Ordering::Relaxed) > 0 {
             flags |= seq4_status::RECALLABLE_STATE_REVOKED;
         }
         if self.client.admin_revoked.load(Ordering::Relaxed) > 0 {

@@ -102,6 +102,38 @@ fn locks_of_one_owner_through_two_opens() {
     assert_eq!(s.admin_clients(None, 9, t(1)).items[0].locks, 2, "a range and a lock state");
 }
 
+/// Locks go with their open: whoever frees it (18.38), or closes it (18.2.3), has done with the locks that were taken through
+/// it and taken away, and hears of them no more.
+#[test]
+fn locks_are_freed_with_their_open() {
+    for close in [false, true] {
+        let s = server();
+        let mut c = C::new(&s, "c", t(1));
+        let one = c.open("f", "o1", Share::BOTH, Share::NONE, t(1)).unwrap();
+        let two = c.open("f", "o2", Share::BOTH, Share::NONE, t(1)).unwrap();
+        let (x, y) = (bytes("x"), bytes("y"));
+        let l1 = c.lock("f", Locker::New { open: &one, owner: &x }, range(0, 9), LockKind::Write, t(1)).unwrap();
+        let l2 = c.lock("f", Locker::New { open: &two, owner: &y }, range(20, 29), LockKind::Write, t(1)).unwrap();
+        revoke(&s, &l2).unwrap();
+        if close {
+            revoke(&s, &l1).unwrap();
+            c.close("f", &one).unwrap();
+        } else {
+            revoke(&s, &one).unwrap();
+            s.free_stateid(&c.me, &one).unwrap();
+        }
+        let test = |stateid| s.test_stateid(&c.me, stateid);
+        assert_eq!((test(&l1), test(&one)), (Status::BAD_STATEID, Status::BAD_STATEID), "close: {close}");
+        assert_eq!((test(&l2), test(&two)), (Status::ADMIN_REVOKED, Status::OK), "taken through the other open");
+        assert_ne!(flags(&mut c, t(1)), 0);
+        s.free_stateid(&c.me, &l2).unwrap();
+        assert_eq!(flags(&mut c, t(1)), 0, "close: {close}");
+        assert!(s.expire_client(c.id, t(2)));
+        retire(&s, c.id, t(2)).unwrap();
+        assert_eq!(s.counts(), Counts::default());
+    }
+}
+
 /// 18.46.3: the client hears of it until it has freed it; but where it cannot name the file any more, for two lease times
 /// at most.
 #[test]

@@ -83,7 +83,8 @@ alone() {
 }
 check "a write delegation is revoked under a lock" alone
 # opens COMMAND...: how many OPENs it costs client a.
-opens() { local n; n=$(sent $a OPEN); "$@" >/dev/null; echo $(($(sent $a OPEN) - n)); }
+opened() { local n; n=$(sent $a OPEN); echo $((n + $(sent $a OPEN_NOATTR))); }
+opens() { local n; n=$(opened); "$@" >/dev/null; echo $(($(opened) - n)); }
 reader() {
     local n
     server 'echo one >data/three'

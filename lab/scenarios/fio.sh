@@ -1,7 +1,6 @@
 #!/bin/bash
 # title: fio writes and verifies: buffered, mapped, direct, with fsync
 # runs: 4.1-dir 4.2-dir
-# cpus: 1
 # timeout: 500
 . /share/scenario-lib.sh
 begin

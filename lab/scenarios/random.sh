@@ -1,7 +1,6 @@
 #!/bin/bash
 # title: random reads, writes, truncations, mappings, holes and copies against a local twin
 # runs: 4.1 4.2 4.2-xfs
-# cpus: 1
 # timeout: 300
 . /share/scenario-lib.sh
 begin

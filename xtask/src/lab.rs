@@ -349,7 +349,6 @@ impl Work {
         let seconds = plan.scenario.timeout * if options.long { LONGER } else { 1 };
         let mut child = Command::new(root.join("lab/vm-run"))
             .args(["--timeout", &seconds.to_string(), "--mem", &plan.scenario.mem])
-            .args(["--cpus", &plan.scenario.cpus.to_string()])
             .arg("--share")
             .arg(self.dir.join("share"))
             .arg("--out")

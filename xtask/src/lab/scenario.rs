@@ -22,8 +22,6 @@ pub struct Scenario {
     pub timeout: u32,
     /// `# mem:` the guest's memory.
     pub mem: String,
-    /// `# cpus:` the guest's processors.
-    pub cpus: u32,
     /// `# serves: no` where no server under test is wanted (the default is yes).
     pub serves: bool,
     /// `# client: yes` where dhow's client commands are run.
@@ -108,7 +106,6 @@ fn parse(name: String, text: &str) -> Result<Scenario> {
     let runs: Vec<String> = take("runs").unwrap_or("4.2").split_whitespace().map(str::to_owned).collect();
     let timeout = take("timeout").unwrap_or("120").parse().context("timeout")?;
     let mem = take("mem").unwrap_or("1G").to_owned();
-    let cpus = take("cpus").unwrap_or("2").parse().context("cpus")?;
     let serves = take("serves") != Some("no");
     let client = take("client") == Some("yes");
     let idle = take("idle") == Some("yes");
@@ -119,7 +116,7 @@ fn parse(name: String, text: &str) -> Result<Scenario> {
         bail!("'# {key}:' is not known");
     }
     ensure!(!runs.is_empty(), "'# runs:' is empty");
-    Ok(Scenario { name, title, runs, timeout, mem, cpus, serves, client, idle, outside })
+    Ok(Scenario { name, title, runs, timeout, mem, serves, client, idle, outside })
 }
 
 /// The runs of the scenarios named (`NAME` or `NAME@RUN`), or all.
@@ -148,7 +145,6 @@ mod tests {
     fn the_head_of_a_script_is_read() {
         let s = parse("x".to_owned(), TEXT).unwrap();
         assert_eq!((s.title.as_str(), s.timeout, s.mem.as_str(), s.serves), ("a thing", 60, "1G", true));
-        assert_eq!((s.cpus, parse("x".to_owned(), "#!/bin/bash\n# title: t\n# cpus: 1\n").unwrap().cpus), (2, 1));
         assert!(!s.idle && parse("x".to_owned(), "#!/bin/bash\n# title: t\n# idle: yes\n").unwrap().idle);
         assert!(parse("x".to_owned(), "#!/bin/bash\n# title: t\n# tiemout: 3\n").is_err());
         assert!(parse("x".to_owned(), "#!/bin/bash\n").is_err());

@@ -78,6 +78,8 @@ pub struct RunningCopy {
     stateid: Stateid,
     /// What the COPY reply said: the verifier that a later COMMIT is to be compared with.
     begun: Copied,
+    /// Bytes that it may come to.
+    most: u64,
     done: oneshot::Receiver<OffloadInfo>,
 }
 
@@ -146,7 +148,7 @@ impl File {
         let offloads = &target.fs().client().inner().offloads;
         let _unanswered = offloads.begin();
         let results = self.with_target(target, build).await?;
-        begun(target, results, options)
+        begun(target, results, options, most(src_offset, dst_offset, count))
     }
 
     /// Copies a range of this file to `target` by the server, to the end: waits for asynchronous copies, goes on after
@@ -238,8 +240,21 @@ pub(crate) fn copy_ops(copy: CopyArgs, options: &CopyOptions) -> Vec<ArgOp> {
     ops
 }
 
-/// What the results of [`copy_ops`] say.
-pub(crate) fn begun(target: &File, results: Vec<ResOp>, options: &CopyOptions) -> Result<CopyBegun> {
+/// Bytes that a copy can come to at most; `count` 0: to the end of the source.
+pub(crate) fn most(src_offset: u64, dst_offset: u64, count: u64) -> u64 {
+    if count == 0 { u64::MAX - src_offset.max(dst_offset) } else { count }
+}
+
+/// A server that says it copied more than it was asked to is not to be believed in the rest either.
+fn believable(copied: Copied, most: u64) -> Result<Copied> {
+    if copied.bytes > most {
+        return Err(Error::protocol("COPY was answered with more bytes than were asked for"));
+    }
+    Ok(copied)
+}
+
+/// What the results of [`copy_ops`] say. `most`: of [`most`].
+pub(crate) fn begun(target: &File, results: Vec<ResOp>, options: &CopyOptions, most: u64) -> Result<CopyBegun> {
     let (mut copy, mut commit) = (None, None);
     for res in results {
         match res {
@@ -260,8 +275,9 @@ pub(crate) fn begun(target: &File, results: Vec<ResOp>, options: &CopyOptions) -
             target: target.fh().clone(),
             stateid: *stateid,
             begun: Copied { bytes: 0, ..begun },
+            most,
         })),
-        None => match commit {
+        None => match believable(begun, most).map(|_| commit)? {
             Some(verifier) if !begun.is_durable() && verifier != begun.verifier => Err(Error::WritesLost),
             Some(verifier) => Ok(CopyBegun::Done(Copied { committed: StableHow::FILE_SYNC, verifier, ..begun })),
             None => Ok(CopyBegun::Done(begun)),
@@ -340,7 +356,8 @@ impl RunningCopy {
                     if committed.is_some_and(|verifier| verifier != self.begun.verifier) {
                         return Err(Error::WritesLost);
                     }
-                    progress(CopyProgress { bytes: count, durable: committed.is_some() });
+                    let so_far = believable(Copied { bytes: count, ..self.begun }, self.most)?.bytes;
+                    progress(CopyProgress { bytes: so_far, durable: committed.is_some() });
                     match complete.first() {
                         None => {}
                         Some(&Status::OK) => {
@@ -400,7 +417,8 @@ impl RunningCopy {
     fn outcome(&self, info: &OffloadInfo) -> Result<Copied> {
         match info {
             OffloadInfo::Ok(response) => {
-                Ok(Copied { bytes: response.count, committed: response.committed, verifier: response.verifier })
+                let (bytes, committed, verifier) = (response.count, response.committed, response.verifier);
+                believable(Copied { bytes, committed, verifier }, self.most)
             }
             OffloadInfo::Err { status, .. } => Err(Error::status(OpNum::COPY, *status)),
         }

@@ -2,9 +2,9 @@
 //! destination reads with it.
 
 use dhow_proto::v4::ops::{CopyArgs, CopyNotifyArgs, CopyNotifyOk};
-use dhow_proto::v4::{ArgOp, FileHandle, NetLoc, ResOp, Stateid};
+use dhow_proto::v4::{ArgOp, FileHandle, NetLoc, OpNum, ResOp, Stateid, Status};
 
-use crate::copy::{begun, copy_ops};
+use crate::copy::{begun, copy_ops, most};
 use crate::fs::putfh;
 use crate::{CopyBegun, CopyOptions, Error, File, Result};
 
@@ -67,7 +67,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// NOTSUPP, OFFLOAD_DENIED when the server may not or cannot read there, PARTNER_NO_AUTH; others of the server.
+    /// NOTSUPP (also when the server will not even take the source's handle), OFFLOAD_DENIED when the server may not or cannot read there, PARTNER_NO_AUTH; others of the server.
     pub async fn begin_copy_from(
         &self,
         source: &RemoteSource,
@@ -97,9 +97,14 @@ impl File {
                 ops
             })
             .await?;
+        // Only a server that copies from others lets PUTFH have a handle that is not its own.
+        let stopped_at_source = matches!(tail.results.as_slice(), [ResOp::PutFh(Err(_))]);
+        if stopped_at_source && matches!(tail.status, Status::BADHANDLE | Status::STALE) {
+            return Err(Error::status(OpNum::COPY, Status::NOTSUPP));
+        }
         if !tail.status.is_ok() {
             return Err(tail.error());
         }
-        begun(self, tail.results, options)
+        begun(self, tail.results, options, most(src_offset, dst_offset, count))
     }
 }

@@ -1,7 +1,7 @@
 //! Trees of files: directories before their content, many files in flight, errors of one file do not stop the others.
 
 use crate::endpoint::{Calls, Endpoint, Kind, Meta, Method, SetMeta};
-use crate::file::{Known, Options, calls_of, copy_file};
+use crate::file::{FileReport, Known, Options, calls_of, copy_file};
 use crate::other::{copy_other, link};
 use crate::progress::{Event, Progress};
 use crate::{Error, ErrorKind, Result};
@@ -60,6 +60,8 @@ pub struct TreeReport {
     pub bytes: u64,
     /// Files and bytes by method.
     pub by_method: BTreeMap<Method, (u64, u64)>,
+    /// Methods that were tried first for a file and why they would not do, the first reason of each.
+    pub refused: BTreeMap<Method, String>,
     /// Whether every file was on stable storage at its end.
     pub durable: bool,
     /// From the first call to the last.
@@ -109,7 +111,7 @@ struct Job {
 }
 
 enum Copied {
-    File { method: Method, bytes: u64, durable: bool },
+    File { method: Method, bytes: u64, durable: bool, refused: Vec<(Method, String)> },
     Other,
 }
 
@@ -287,7 +289,10 @@ impl Run {
 
     fn copied(&mut self, done: Result<Copied>) {
         match done {
-            Ok(Copied::File { method, bytes, durable }) => {
+            Ok(Copied::File { method, bytes, durable, refused }) => {
+                for (method, why) in refused {
+                    self.report.refused.entry(method).or_insert(why);
+                }
                 self.report.files += 1;
                 self.report.bytes += bytes;
                 self.report.durable &= durable;
@@ -473,7 +478,8 @@ async fn one(walk: Arc<Walk>, job: Job) -> Result<Copied> {
     let (from, to) = ((&walk.from, job.from.as_path()), (&walk.to, job.to.as_path()));
     if job.meta.kind == Kind::File {
         let report = copy_file(from, to, known, &walk.options, &walk.progress).await?;
-        return Ok(Copied::File { method: report.method, bytes: report.bytes, durable: report.durable });
+        let FileReport { method, bytes, durable, refused, .. } = report;
+        return Ok(Copied::File { method, bytes, durable, refused });
     }
     copy_other(from, to, known, &walk.options).await?;
     Ok(Copied::Other)

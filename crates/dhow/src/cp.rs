@@ -46,7 +46,8 @@ struct Sum {
     durable: bool,
     /// A tree was copied, or several files: a summary is worth more than one file's line.
     many: bool,
-    refused: Vec<(Method, String)>,
+    /// The first reason of each method that would not do.
+    refused: BTreeMap<Method, String>,
 }
 
 impl Sum {
@@ -58,7 +59,13 @@ impl Sum {
         let by = self.by_method.entry(report.method).or_default();
         by.0 += 1;
         by.1 += report.bytes;
-        self.refused = report.refused;
+        self.refuse(report.refused);
+    }
+
+    fn refuse(&mut self, reasons: impl IntoIterator<Item = (Method, String)>) {
+        for (method, why) in reasons {
+            self.refused.entry(method).or_insert(why);
+        }
     }
 
     fn tree(&mut self, report: TreeReport) {
@@ -73,6 +80,7 @@ impl Sum {
             by.0 += files;
             by.1 += bytes;
         }
+        self.refuse(report.refused);
         self.failures += report.failed;
         self.failed.extend(report.errors);
         self.many = true;
@@ -148,6 +156,10 @@ impl Sum {
         }
         if self.durable && self.files > 0 {
             line.push_str(", durable");
+        }
+        // That a server cannot share blocks is its nature; that two servers do not copy can mostly be mended.
+        if let Some(why) = self.refused.get(&Method::Inter) {
+            line.push_str(&format!("; not by inter: {why}"));
         }
         line
     }

@@ -118,6 +118,18 @@ fn servers_that_will_not_are_done_without() {
         assert_eq!(report["method"], "readwrite");
         assert!(!report["refused"]["inter"].as_str().unwrap().is_empty(), "{report}");
         assert_eq!(fs::read(b.dir.join("y")).unwrap(), bytes);
+        // Found at the first answer, not by trying again and again; and told in words, of trees too.
+        assert_eq!(report["ops"]["COPY_NOTIFY"], 1, "{report}");
+        assert!(!report["refused"]["inter"].as_str().unwrap().contains("gave up"), "{report}");
+        let said = |args: &[&str]| {
+            let out = dhow(["cp", "--inter-min-size", "0"].iter().chain(args));
+            let out = { out }.env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+            text(&out.stdout) + &text(&out.stderr)
+        };
+        let line = said(&[&a.url("x"), &b.url("y")]);
+        assert!(line.contains("by readwrite") && line.contains("not by inter: "), "{line}");
+        let line = said(&["-r", &a.url(""), &b.url("tree")]);
+        assert!(line.contains("by readwrite") && line.contains("not by inter: "), "{line}");
         let line = fails(1, ["cp", "--method", "inter", &a.url("x"), &b.url("z")]);
         assert!(line.contains("cannot be made by inter") && line.contains("--method auto"), "{line}");
         assert!(!b.dir.join("z").exists());

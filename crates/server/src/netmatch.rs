@@ -56,11 +56,17 @@ impl FromStr for NetMatch {
         let (addr, bits) = s.split_once('/').map_or((s, None), |(a, b)| (a, Some(b)));
         let addr: IpAddr = addr.parse().map_err(|_| bad())?;
         let most = if addr.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
+        let bits: u8 = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
         if bits > most {
             return Err(bad());
         }
-        Ok(Self { addr, bits })
+        match (addr, addr.to_canonical()) {
+            // A network of IPv4 in the clothes of IPv6 is that of IPv4; one that reaches beyond them is a mistake.
+            (IpAddr::V6(_), addr @ IpAddr::V4(_)) => {
+                bits.checked_sub(128 - 32).map(|bits| Self { addr, bits }).ok_or_else(bad)
+            }
+            _ => Ok(Self { addr, bits }),
+        }
     }
 }
 
@@ -84,6 +90,13 @@ mod tests {
         assert!(hit("2001:db8::/32", "2001:db8:ffff::1") && !hit("2001:db8::/32", "2001:db9::"));
         assert!(hit("::/0", "::1"));
         assert!(hit("192.0.2.0/24", "::ffff:192.0.2.9"));
+        // Written as IPv6: the same network, not one of as many bits of IPv4.
+        assert!(hit("::ffff:192.0.2.0/120", "192.0.2.255") && !hit("::ffff:192.0.2.0/120", "192.0.3.0"));
+        assert!(hit("::ffff:0:0/96", "203.0.113.9") && !hit("::ffff:0:0/96", "2001:db8::1"));
+        assert!(hit("::ffff:192.0.2.7", "192.0.2.7") && !hit("::ffff:192.0.2.7", "192.0.2.6"));
+        for bad in ["::ffff:127.0.0.1/8", "::ffff:127.0.0.1/95"] {
+            assert!(bad.parse::<NetMatch>().is_err(), "{bad}");
+        }
         for bad in ["", "x", "192.0.2.0/33", "192.0.2.0/", "::/129", "192.0.2/24"] {
             assert!(bad.parse::<NetMatch>().is_err(), "{bad}");
         }

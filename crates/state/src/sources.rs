@@ -15,6 +15,8 @@
 //! * After its last use a connection stays for the idle time. It leaves the table in the same locked step that finds it
 //!   idle, so a new user either has it in use before that or does not see it at all: the two cannot meet half-way
 //!   (case K17). What left the table belongs to whoever it was handed to, to be closed.
+//! * When the table is full, the connection that was unused for longest makes room for a new source: what somebody had
+//!   connected once cannot keep others out for the idle time.
 //! * Waiting is a future; who gives up (the caller has a limit) just drops it (case K16).
 //! * After [`Sources::shut`] nothing is handed out and the last guard wakes who waits for [`Sources::drained`].
 //!
@@ -37,7 +39,7 @@ pub enum SourceError {
     Failed(Arc<str>),
     /// The server shuts down.
     Shut,
-    /// As many sources as allowed are in use.
+    /// As many sources as allowed are in use, or being connected.
     Full,
 }
 
@@ -84,6 +86,23 @@ pub struct Sources<K, C> {
     most: usize,
 }
 
+impl<K: Hash + Eq + Clone, C: Clone> Table<K, C> {
+    /// Takes out the connection that was unused for longest; the caller closes it.
+    fn evict(&mut self) -> Result<C, SourceError> {
+        let idle = self.entries.iter().filter_map(|(k, e)| match &e.state {
+            // Not seen by a tick since its last use: that was a moment ago.
+            State::Ready { uses: 0, idle_since, .. } => Some((idle_since.is_none(), *idle_since, e.generation, k)),
+            _ => None,
+        });
+        let oldest = idle.min_by_key(|(fresh, since, generation, _)| (*fresh, *since, *generation));
+        let key = oldest.map(|(.., k)| k.clone()).ok_or(SourceError::Full)?;
+        match self.entries.remove(&key).map(|e| e.state) {
+            Some(State::Ready { connection, .. }) => Ok(connection),
+            _ => Err(SourceError::Full),
+        }
+    }
+}
+
 impl<K, C> Clone for Sources<K, C> {
     fn clone(&self) -> Self {
         Self { table: Arc::clone(&self.table), idle: self.idle, most: self.most }
@@ -117,6 +136,7 @@ pub struct ConnectTicket<K: Hash + Eq + Clone, C: Clone> {
     key: K,
     generation: u64,
     done: bool,
+    evicted: Option<C>,
 }
 
 /// A place in the queue for a connection that is being made.
@@ -173,13 +193,12 @@ impl<K: Hash + Eq + Clone, C: Clone> Sources<K, C> {
                 Ok(Acquired::Wait(Waiting { table: shared(), key: key.clone(), generation, wait, taken: false }))
             }
             None => {
-                if t.entries.len() >= self.most {
-                    return Err(SourceError::Full);
-                }
+                let evicted = if t.entries.len() >= self.most { Some(t.evict()?) } else { None };
                 t.next += 1;
                 let generation = t.next;
                 t.entries.insert(key.clone(), Entry { generation, state: State::Connecting { waiting: Vec::new() } });
-                Ok(Acquired::Connect(ConnectTicket { table: shared(), key: key.clone(), generation, done: false }))
+                let (table, key) = (shared(), key.clone());
+                Ok(Acquired::Connect(ConnectTicket { table, key, generation, done: false, evicted }))
             }
         }
     }
@@ -298,6 +317,11 @@ fn release<K: Hash + Eq, C>(t: &mut Table<K, C>, key: &K, generation: u64) -> Ve
 }
 
 impl<K: Hash + Eq + Clone, C: Clone> ConnectTicket<K, C> {
+    /// The connection that made room for this one, to be closed.
+    pub fn take_evicted(&mut self) -> Option<C> {
+        self.evicted.take()
+    }
+
     /// It worked: the connection is there for all who wait. `Err` returns the connection if the server has been shut
     /// meanwhile: close it.
     pub fn ready(mut self, connection: C) -> Result<Source<K, C>, C> {
@@ -546,6 +570,28 @@ mod tests {
         assert!(matches!(s.acquire(&2), Err(SourceError::Full)));
     }
 
+    #[test]
+    fn the_longest_unused_makes_room() {
+        let s = S::new(IDLE, 3);
+        drop(connect(&s, 1).ready(1).unwrap());
+        assert!(s.tick(Time::from_secs(10)).is_empty());
+        drop(connect(&s, 2).ready(2).unwrap());
+        assert!(s.tick(Time::from_secs(20)).is_empty());
+        let used = connect(&s, 3).ready(3).unwrap();
+        drop(ready(&s, 1));
+        // Unused since 20 seconds, unused since a moment ago, in use.
+        let mut ticket = connect(&s, 4);
+        assert_eq!((ticket.take_evicted(), ticket.take_evicted()), (Some(2), None));
+        let four = ticket.ready(4).unwrap();
+        assert_eq!(connect(&s, 5).take_evicted(), Some(1));
+        // The ticket was dropped: there is room, nobody has to go.
+        let mut ticket = connect(&s, 5);
+        assert_eq!(ticket.take_evicted(), None);
+        assert!(matches!(s.acquire(&6), Err(SourceError::Full)), "in use, or being connected");
+        drop((used, four, ticket));
+        assert_eq!(s.counts(), SourceCounts { connecting: 0, ready: 2, guards: 0 });
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Acquire(u8),
@@ -578,14 +624,19 @@ mod tests {
         /// connection in use and never leaves anybody waiting for nothing.
         #[test]
         fn interleavings(steps in proptest::collection::vec(step(), 1..80)) {
-            let s = S::new(IDLE, 8);
+            let s = S::new(IDLE, 2);
             let (mut tickets, mut waiting, mut guards) = (Vec::new(), Vec::new(), Vec::new());
             let (mut now, mut made) = (0_u64, 0_u32);
             for step in steps {
                 match step {
                     Step::Acquire(k) => match s.acquire(&k) {
                         Ok(Acquired::Ready(g)) => guards.push(g),
-                        Ok(Acquired::Connect(t)) => tickets.push(t),
+                        Ok(Acquired::Connect(mut t)) => {
+                            if let Some(closed) = t.take_evicted() {
+                                prop_assert!(guards.iter().all(|g| *g.connection() != closed), "closed in use");
+                            }
+                            tickets.push(t);
+                        }
                         Ok(Acquired::Wait(w)) => waiting.push(Box::pin(w.outcome())),
                         Err(_) => {}
                     },

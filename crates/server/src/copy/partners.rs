@@ -6,6 +6,7 @@
 
 use super::addresses::{Interfaces, Known};
 use super::netloc;
+use super::pull::MOST_PIECE;
 use super::rate::Throttle;
 use super::source::{SourceConnection, SourceConnector};
 use crate::metrics::{InterMetrics, count};
@@ -147,6 +148,10 @@ pub(crate) struct Partners {
     sources: Sources<SocketAddr, Connection>,
     buffer: Arc<Semaphore>,
     units: u32,
+    /// A part of the memory in which a copy may have the piece that it waits for, so that sources which are slow to
+    /// answer, or silent, do not stop the copies from others.
+    reserve: Arc<Semaphore>,
+    reserved: u32,
     /// The bandwidth of all copies.
     pub total: Throttle,
     /// Addresses of this machine.
@@ -155,8 +160,12 @@ pub(crate) struct Partners {
 
 impl Partners {
     pub fn new(config: &InterConfig) -> Self {
-        let units = (config.buffer / UNIT as usize).clamp(1, 1 << 24);
+        let all = (config.buffer / UNIT as usize).clamp(1, 1 << 24);
+        let reserved = Some(all / 4).filter(|n| *n >= MOST_PIECE.div_ceil(UNIT) as usize).unwrap_or(0);
+        let units = all - reserved;
         Self {
+            reserve: Arc::new(Semaphore::new(reserved)),
+            reserved: u32::try_from(reserved).unwrap_or(u32::MAX),
             sources: Sources::new(config.source_idle, config.max_sources),
             buffer: Arc::new(Semaphore::new(units)),
             units: u32::try_from(units).unwrap_or(u32::MAX),
@@ -165,10 +174,21 @@ impl Partners {
         }
     }
 
-    /// Memory for `bytes`, waited for.
-    pub async fn room(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
-        let units = bytes.div_ceil(UNIT).min(self.units);
-        Arc::clone(&self.buffer).acquire_many_owned(units).await.ok()
+    /// Memory for `bytes`, waited for. `first` ends when this is the piece that its copy waits for.
+    pub async fn room(&self, bytes: u32, first: impl Future<Output = ()>) -> Option<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(UNIT);
+        let reserve = async {
+            if self.reserved == 0 {
+                std::future::pending::<()>().await;
+            }
+            first.await;
+            Arc::clone(&self.reserve).acquire_many_owned(units.min(self.reserved)).await
+        };
+        tokio::select! {
+            biased;
+            room = Arc::clone(&self.buffer).acquire_many_owned(units.min(self.units)) => room.ok(),
+            room = reserve => room.ok(),
+        }
     }
 
     pub fn counts(&self) -> SourceCounts {
@@ -237,7 +257,11 @@ async fn one(
                 Ok(outcome) => outcome.map_err(|e| answer(&e))?,
                 Err(_) => return Err(Status::DELAY),
             },
-            Acquired::Connect(ticket) => {
+            Acquired::Connect(mut ticket) => {
+                if let Some(unused) = ticket.take_evicted() {
+                    tracing::debug!(?unused, "the connection to a source makes room for another");
+                    tokio::spawn(async move { unused.close().await });
+                }
                 let (tx, rx) = oneshot::channel();
                 tokio::spawn(connect(Arc::clone(shared), Arc::clone(connector), addr, ticket, tx));
                 match tokio::time::timeout_at(deadline, rx).await {

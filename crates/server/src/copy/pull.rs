@@ -40,7 +40,7 @@ const WINDOW: usize = 16;
 /// Bytes of a piece that are never gone below.
 const LEAST_PIECE: u32 = 64 << 10;
 /// Bytes of one piece at most, whatever the source would give.
-const MOST_PIECE: u32 = 1 << 20;
+pub(crate) const MOST_PIECE: u32 = 1 << 20;
 /// How often somebody who wants the copy to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a slice may go on when it should end but has nothing yet.
@@ -169,6 +169,10 @@ pub(crate) async fn run(pull: &Pull, dst: &Side, progress: &Progress) -> Pulled 
     {
         pulled.error.get_or_insert(errmap::status(&e));
         pulled.complete = false;
+        // Only what the file holds was copied: a hole beyond its end is not there.
+        let size = dst.backend.getattr(&dst.cx, &dst.handle).await.map_or(0, |attr| attr.size);
+        pulled.copied = pulled.copied.min(size.saturating_sub(pull.range.dst_offset));
+        progress.set_copied(pulled.copied);
     }
     pulled
 }
@@ -180,6 +184,7 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
     let mut pace = Pace::new(most, pull.server.copy().inter.source_timeout);
     let range = &pull.range;
     let abandon = watch::Sender::new(false);
+    let front = watch::Sender::new(0);
     let mut flying: Pieces<'_> = FuturesOrdered::new();
     let mut seeking: Option<BoxFuture<'_, Result<Extent, SourceFailure>>> = None;
     // Offsets within the range: what is begun, and up to where it is known to be data.
@@ -190,7 +195,8 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
     loop {
         while !stopping && begun < known && flying.len() < pace.window {
             let len = u32::try_from(known - begun).unwrap_or(u32::MAX).min(pace.piece);
-            let fetch = Fetch { pull, dst, own_rate: &own_rate, at: begun, len, abandon: abandon.subscribe() };
+            let (abandon, front) = (abandon.subscribe(), front.subscribe());
+            let fetch = Fetch { pull, dst, own_rate: &own_rate, at: begun, len, abandon, front };
             flying.push_back(fetch.run().boxed());
             begun += u64::from(len);
         }
@@ -213,7 +219,11 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
                     pace.learn(took);
                 }
                 out.copied += done.good;
-                progress.set_copied(out.copied);
+                // A hole is there when what follows it is, or the file has grown to its end.
+                if done.took.is_some() {
+                    progress.set_copied(out.copied);
+                }
+                front.send_replace(out.copied);
                 if done.good == done.len {
                     out.complete = out.copied == range.len;
                 } else {
@@ -236,7 +246,8 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
                     Ok(Extent { data, end }) => {
                         let data = data.saturating_sub(range.src_offset).clamp(begun, range.len);
                         if data > begun {
-                            flying.push_back(hole(dst, range.dst_offset + begun, data - begun, size_before).boxed());
+                            let (at, len) = (range.dst_offset + begun, data - begun);
+                            flying.push_back(hole(dst, at, len, size_before, abandon.subscribe()).boxed());
                             begun = data;
                         }
                         known = end.saturating_sub(range.src_offset).clamp(data, range.len);
@@ -317,6 +328,8 @@ struct Fetch<'a> {
     at: u64,
     len: u32,
     abandon: watch::Receiver<bool>,
+    /// Up to where the range is done: the piece that begins there is the one that all others wait for.
+    front: watch::Receiver<u64>,
 }
 
 impl Fetch<'_> {
@@ -371,7 +384,12 @@ impl Fetch<'_> {
     /// Waits for memory and bandwidth.
     async fn room(&self) -> Option<OwnedSemaphorePermit> {
         let partners = &self.pull.server.partners;
-        let room = partners.room(self.len).await;
+        let mut front = self.front.clone();
+        let first = async {
+            // An error means that nobody waits for this piece any more.
+            let _ = front.wait_for(|done| *done >= self.at).await;
+        };
+        let room = partners.room(self.len, first).await;
         self.own_rate.pass(self.len.into()).await;
         partners.total.pass(self.len.into()).await;
         room
@@ -379,30 +397,33 @@ impl Fetch<'_> {
 }
 
 /// A hole: what the destination had there goes; its size stays.
-async fn hole(dst: &Side, offset: u64, len: u64, size_before: u64) -> Done {
+async fn hole(dst: &Side, offset: u64, len: u64, size_before: u64, abandon: watch::Receiver<bool>) -> Done {
     let mut done = Done { len, took: None, good: len, eof: false, error: None };
     let there = size_before.saturating_sub(offset).min(len);
     if there == 0 {
         return done;
     }
     let punched = match dst.backend.deallocate(&dst.cx, dst.io(), offset, there).await {
-        Err(e) if e.kind() == ErrorKind::NotSupported => zeros(dst, offset, there).await,
-        other => other,
+        Err(e) if e.kind() == ErrorKind::NotSupported => zeros(dst, offset, there, &abandon).await,
+        other => other.map(|()| there),
     };
-    if let Err(e) = punched {
-        (done.good, done.error) = (0, Some(Fault::Here(errmap::status(&e))));
+    match punched {
+        Ok(zeroed) if zeroed < there => done.good = zeroed,
+        Ok(_) => {}
+        Err(e) => (done.good, done.error) = (0, Some(Fault::Here(errmap::status(&e)))),
     }
     done
 }
 
-async fn zeros(dst: &Side, offset: u64, len: u64) -> Result<(), dhow_vfs::Error> {
+/// Writes zeros, until done or given up; how many.
+async fn zeros(dst: &Side, offset: u64, len: u64, abandon: &watch::Receiver<bool>) -> Result<u64, dhow_vfs::Error> {
     let block = Bytes::from(vec![0; usize::try_from(len.min(1 << 20)).unwrap_or(1 << 20)]);
     let mut at = 0;
-    while at < len {
+    while at < len && !*abandon.borrow() {
         let n = usize::try_from(len - at).unwrap_or(usize::MAX).min(block.len());
         at += write_all(dst, offset + at, block.slice(..n)).await?;
     }
-    Ok(())
+    Ok(at)
 }
 
 async fn grow(dst: &Side, to: u64) -> Result<(), dhow_vfs::Error> {

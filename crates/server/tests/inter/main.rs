@@ -10,6 +10,7 @@ mod common;
 mod destination;
 mod faults;
 mod outages;
+mod shares;
 mod source;
 
 use common::Srv;

@@ -458,3 +458,22 @@ impl Drop for RunningCopy {
         self.fs.client().inner().offloads.forget(self.stateid);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a server says, sums of offsets and counts stay within 64 bits.
+    #[test]
+    fn more_than_was_asked_for_is_not_believed() {
+        let copied = |bytes| Copied { bytes, committed: StableHow::UNSTABLE, verifier: Verifier::default() };
+        assert_eq!(most(5, 7, 100), 100);
+        assert_eq!(believable(copied(100), 100).unwrap().bytes, 100);
+        assert!(matches!(believable(copied(101), 100), Err(Error::Protocol(_))));
+        for (src, dst) in [(0, 0), (5, 7), (7, 5), (u64::MAX, 0), (0, u64::MAX)] {
+            let most = most(src, dst, 0);
+            assert!(src.checked_add(most).is_some() && dst.checked_add(most).is_some());
+        }
+        assert!(believable(copied(u64::MAX), most(1, 0, 0)).is_err());
+    }
+}

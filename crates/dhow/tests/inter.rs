@@ -122,8 +122,8 @@ fn servers_that_will_not_are_done_without() {
         assert_eq!(report["ops"]["COPY_NOTIFY"], 1, "{report}");
         assert!(!report["refused"]["inter"].as_str().unwrap().contains("gave up"), "{report}");
         let said = |args: &[&str]| {
-            let out = dhow(["cp", "--inter-min-size", "0"].iter().chain(args));
-            let out = { out }.env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+            let mut command = dhow(["cp", "--inter-min-size", "0"].iter().chain(args));
+            let out = command.env("XDG_CACHE_HOME", cache.path()).output().unwrap();
             text(&out.stdout) + &text(&out.stderr)
         };
         let line = said(&[&a.url("x"), &b.url("y")]);

@@ -249,7 +249,9 @@ impl Copy<'_> {
                     while at < len {
                         let n = (len - at).min(BUFFER as u64) as usize;
                         let part = zeroes.get(..n).unwrap_or_default();
-                        at += write_all(fd, part, start + at)? as u64;
+                        let (written, end) = write_all(fd, part, start + at);
+                        at += written as u64;
+                        end.map_err(sys)?;
                     }
                     self.work += len;
                     end = start + len;
@@ -268,7 +270,7 @@ impl Copy<'_> {
     /// somebody else appends meanwhile; writing the last byte does not. Its block is given back if it is ours alone.
     fn extend(&self, start: u64, end: u64) -> Result<()> {
         let fd = &self.dst.fd;
-        write_all(fd, &[0], end - 1)?;
+        write_all(fd, &[0], end - 1).1.map_err(sys)?;
         let block = u64::from(self.dst.inode.fs.block).max(1);
         if end.is_multiple_of(block) && end - start >= block {
             // It may stay if it must.
@@ -306,21 +308,23 @@ impl Copy<'_> {
         let want = usize::try_from(len).unwrap_or(BUFFER).min(BUFFER);
         let mut buf = self.inner.options.buffers.take(want);
         let n = io::pread(&self.src.fd, &mut buf, self.from()).map_err(sys)?;
-        write_all(&self.dst.fd, buf.get(..n).unwrap_or_default(), self.to())?;
-        self.done += n as u64;
-        self.work += n as u64;
+        let (written, end) = write_all(&self.dst.fd, buf.get(..n).unwrap_or_default(), self.to());
+        self.done += written as u64;
+        self.work += written as u64;
+        end.map_err(sys)?;
         Ok(n as u64)
     }
 }
 
-fn write_all(fd: &OwnedFd, data: &[u8], offset: u64) -> Result<usize> {
+/// Writes all of `data`, or tells why not: how much was written counts all the same.
+pub(crate) fn write_all(fd: &OwnedFd, data: &[u8], offset: u64) -> (usize, std::result::Result<(), Errno>) {
     let mut done = 0;
     while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
         match io::pwrite(fd, rest, offset + done as u64) {
-            Ok(0) => return Err(ErrorKind::NoSpace.into()),
+            Ok(0) => return (done, Err(Errno::NOSPC)),
             Ok(n) => done += n,
-            Err(e) => return Err(sys(e)),
+            Err(e) => return (done, Err(e)),
         }
     }
-    Ok(done)
+    (done, Ok(()))
 }

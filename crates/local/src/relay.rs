@@ -16,6 +16,8 @@ use std::thread::{Builder, available_parallelism};
 use dhow_sys::pool::AlignedPool;
 use dhow_sys::{Errno, io};
 
+use crate::mover::write_all;
+
 /// Bytes of one read: several fit into a processor's shared cache.
 const BLOCK: usize = 512 << 10;
 /// Buffers that go round.
@@ -71,16 +73,10 @@ pub(crate) fn copy(src: &OwnedFd, from: u64, dst: &OwnedFd, to: u64, len: u64, p
                 Ok(read) => read,
                 Err(e) => return Some(Relayed { done, error: Some(e) }),
             };
-            let mut data = buf.get(..n).unwrap_or_default();
-            while !data.is_empty() {
-                match io::pwrite(dst, data, to + done) {
-                    Ok(0) => return Some(Relayed { done, error: Some(Errno::NOSPC) }),
-                    Ok(n) => {
-                        done += n as u64;
-                        data = data.get(n..).unwrap_or_default();
-                    }
-                    Err(e) => return Some(Relayed { done, error: Some(e) }),
-                }
+            let (written, end) = write_all(dst, buf.get(..n).unwrap_or_default(), to + done);
+            done += written as u64;
+            if let Err(e) = end {
+                return Some(Relayed { done, error: Some(e) });
             }
             // The reader may have ended.
             let _ = give.send(buf);

@@ -30,10 +30,8 @@ use dhow_proto::v4::cb::{
 };
 use dhow_proto::v4::ops::{Delegation, OpenClaim, ReadDelegation, SpaceLimit, WhyNoDelegation, WriteDelegation, share};
 use dhow_proto::v4::{Ace, Bitmap, ClientId, DelegationType, FileHandle, SessionId, StateOwner, Stateid, Status, attr};
-use dhow_state::{
-    Change, DelegEnd, DelegKind, Delegated, Holder, LockNotice, Offer, OpenPlan, OwnerKey, Recall, Refused, Use, WhyNot,
-};
-use dhow_vfs::{Attr, Deny, ErrorKind, Name, ObjectId, OpenAccess, OpenHow};
+use dhow_state::{DelegEnd, DelegKind, Delegated, Holder, LockNotice, Offer, OpenPlan, OwnerKey, Recall, Use, WhyNot};
+use dhow_vfs::{Attr, Deny, ErrorKind, ObjectId, OpenAccess, OpenHow};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +90,11 @@ pub(crate) fn wanted(
         (_, DelegKind::Read) if writes && !exclusive => Err(refusal(wish, WhyNot::Contention)),
         _ => Ok(Wanted { kind, reclaim: false }),
     }
+}
+
+/// What to answer when the state directory has no room to say that the client has one.
+pub(crate) fn no_room(share_access: u32) -> Delegation {
+    refusal(share_access, WhyNot::Resource)
 }
 
 /// What to answer when no delegation is given: a reason, if one was wished for.
@@ -422,67 +425,6 @@ impl OpCx {
                 Ok(Some(holder)) => return Box::pin(self.server.ask_holder(holder, attr)).await,
                 Err(refused) => Box::pin(way.clear(&self.server, refused)).await?,
             }
-        }
-    }
-
-    /// Leave to change a file or its names: no delegation of others stands against it, and none is given meanwhile.
-    /// `None` where there are no delegations at all.
-    ///
-    /// # Errors
-    /// What stands in the way.
-    pub fn try_change(&self, fh: &Fh) -> Result<Option<Change<'_, OpenToken>>, Refused> {
-        if !self.server.delegates() {
-            return Ok(None);
-        }
-        self.server.state.begin_change(self.client()?, &fh.key(), self.server.now()).map(Some)
-    }
-
-    /// As [`OpCx::try_change`], with a short wait for what stands in the way; the caller holds no gate and no lock.
-    ///
-    /// # Errors
-    /// DELAY.
-    pub async fn change(&self, fh: &Fh) -> Result<Option<Change<'_, OpenToken>>, Status> {
-        let mut way = Way::default();
-        loop {
-            match self.try_change(fh) {
-                Ok(change) => return Ok(change),
-                Err(refused) => way.clear(&self.server, refused).await?,
-            }
-        }
-    }
-
-    /// As [`OpCx::try_change_named`], for a name that is to go: not while what it leads to is open to somebody who denies
-    /// writing to others (RFC 8881 18.25.4, 18.26.4).
-    ///
-    /// # Errors
-    /// FILE_OPEN; as [`OpCx::try_change`].
-    pub async fn try_remove_named(&self, dir: &Fh, name: &Name) -> Result<Option<Change<'_, OpenToken>>, Refused> {
-        // POSIX clients deny nothing: for them the name is not looked up once more.
-        if self.server.state.has_denied()
-            && let Ok(node) = dir.backend().lookup(&dir.user, &dir.handle, name).await
-        {
-            self.server.state.may_remove(&dir.sibling(node.handle).key(), self.server.now())?;
-        }
-        self.try_change_named(dir, name).await
-    }
-
-    /// As [`OpCx::try_change`], for what a name leads to, if it leads to anything.
-    ///
-    /// # Errors
-    /// As [`OpCx::try_change`].
-    pub async fn try_change_named(&self, dir: &Fh, name: &Name) -> Result<Option<Change<'_, OpenToken>>, Refused> {
-        if !self.server.delegates() {
-            return Ok(None);
-        }
-        let backend = dir.backend();
-        let found = match backend.try_lookup(&dir.user, &dir.handle, name) {
-            Some(found) => found,
-            None => backend.lookup(&dir.user, &dir.handle, name).await,
-        };
-        match found {
-            Ok(node) => self.try_change(&dir.sibling(node.handle)),
-            // The operation itself will say what is wrong.
-            Err(_) => Ok(None),
         }
     }
 

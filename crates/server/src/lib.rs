@@ -18,6 +18,7 @@ mod acl;
 pub mod admin;
 mod attrs;
 mod callback;
+mod changes;
 pub mod config;
 pub mod conn;
 pub mod copy;

@@ -11,7 +11,7 @@ use crate::shared::ServerShared;
 use crate::store::StableStore;
 use bytes::{BufMut, Bytes, BytesMut};
 use dhow_proto::v4::{ClientId, Status};
-use dhow_state::{Client, ClientRecord, DelegEnd, Effect, Effects, FileKey, OwnerKey, Retire};
+use dhow_state::{Client, ClientRecord, DelegEnd, Effect, Effects, FileKey, Holds, OwnerKey, Retire};
 use dhow_vfs::{Cx, IoRef, LockOwner, LockRange, ObjectId};
 use std::io;
 use std::sync::Arc;
@@ -187,19 +187,21 @@ impl ServerShared {
         }
     }
 
-    /// Makes the record of a client durable, if it is not: before its first state (RFC 8881 8.4.3).
+    /// Makes the record of a client durable, if it is not: before its first state (RFC 8881 8.4.3), and before the first
+    /// of each kind that `holds` names.
     ///
     /// # Errors
     /// DELAY: the store failed (and the log says how).
-    pub(crate) async fn ensure_recorded(&self, client: &Client) -> Result<(), Status> {
-        if client.needs_record().is_none() {
+    pub(crate) async fn ensure_recorded(&self, client: &Client, holds: Holds) -> Result<(), Status> {
+        if client.needs_record(holds).is_none() {
             return Ok(());
         }
         let _turn = self.recording.lock().await;
-        let Some(record) = client.needs_record() else { return Ok(()) };
+        let Some(record) = client.needs_record(holds) else { return Ok(()) };
+        let holds = record.holds;
         match self.put(record).await {
             Ok(()) => {
-                client.recorded();
+                client.recorded(holds);
                 if self.store_fails.swap(false, Ordering::Relaxed) {
                     tracing::warn!("the state directory takes records again");
                 }

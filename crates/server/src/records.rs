@@ -1,11 +1,20 @@
 //! The form of a client's durable record: its key is the client's owner string, its value says what of it is not to be
 //! reclaimed (RFC 8881 8.4.3). No time stands in it, so that no clock can make it wrong.
 //!
-//! The first byte is the version. 1: nothing was revoked. 2: delegations of these files were, each a length (16 bits) and
-//! the file's key. 3: more than are named. Of a value that is not understood nothing is believed: as 3.
+//! ```text
+//! value := 4 holds(1) what              what the client may hold that stands against changes by others: the bits of `Holds`
+//!        | what                         of earlier versions, which did not say: it may hold anything
+//! what  := 1                            nothing was revoked
+//!        | 2 { length(2) file key }*    delegations of these files were
+//!        | 3                            of more files than are named
+//! ```
+//!
+//! Of a value that is not understood nothing is believed: it may hold anything, and all was revoked.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use dhow_state::{ClientOwnerId, ClientRecord, FileKey, Revoked};
+use dhow_state::{ClientOwnerId, ClientRecord, FileKey, Holds, Revoked};
+
+const HOLDS: u8 = 4;
 
 const PLAIN: u8 = 1;
 const FILES: u8 = 2;
@@ -13,8 +22,9 @@ const ALL: u8 = 3;
 
 /// Key and value.
 pub(crate) fn write(record: ClientRecord) -> (Bytes, Bytes) {
-    let ClientRecord { owner, revoked } = record;
+    let ClientRecord { owner, holds, revoked } = record;
     let mut value = BytesMut::new();
+    value.put_slice(&[HOLDS, holds.bits()]);
     if revoked.all {
         value.put_u8(ALL);
     } else if revoked.files.is_empty() {
@@ -32,13 +42,17 @@ pub(crate) fn write(record: ClientRecord) -> (Bytes, Bytes) {
 
 /// The record of a key and value.
 pub(crate) fn read(owner: &Bytes, value: &Bytes) -> ClientRecord {
-    let revoked = match value.split_first() {
+    let (holds, what) = match value.split_first_chunk() {
+        Some(([HOLDS, bits], what)) => (Holds::from_bits(*bits), what),
+        _ => (None, &value[..]),
+    };
+    let revoked = match what.split_first() {
         Some((&PLAIN, [])) => Some(Revoked::default()),
         Some((&FILES, rest)) => files(rest),
         _ => None,
     };
     let revoked = revoked.unwrap_or_else(|| Revoked { all: true, ..Revoked::default() });
-    ClientRecord { owner: ClientOwnerId(owner.clone()), revoked }
+    ClientRecord { owner: ClientOwnerId(owner.clone()), holds: holds.unwrap_or(Holds::ALL), revoked }
 }
 
 fn files(mut rest: &[u8]) -> Option<Revoked> {
@@ -57,10 +71,16 @@ mod tests {
 
     fn back(revoked: Revoked) -> Revoked {
         let owner = ClientOwnerId(Bytes::from_static(b"c"));
-        let (key, value) = write(ClientRecord { owner: owner.clone(), revoked });
-        let record = read(&key, &value);
-        assert_eq!(record.owner, owner);
-        record.revoked
+        let mut found = Vec::new();
+        for holds in [Holds::NONE, Holds::DELEGATIONS, Holds::ALL] {
+            let (key, value) = write(ClientRecord { owner: owner.clone(), holds, revoked: revoked.clone() });
+            let record = read(&key, &value);
+            assert_eq!((&record.owner, record.holds), (&owner, holds));
+            found.push(record.revoked);
+        }
+        found.dedup();
+        assert_eq!(found.len(), 1);
+        found.remove(0)
     }
 
     #[test]
@@ -78,10 +98,22 @@ mod tests {
     #[test]
     fn what_is_not_understood_revokes_all() {
         let owner = Bytes::from_static(b"c");
-        for value in [&[][..], &[0], &[1, 1], &[2, 0], &[2, 0, 5, 1], &[9, 9, 9]] {
+        let values =
+            [&[][..], &[0], &[1, 1], &[2, 0], &[2, 0, 5, 1], &[9, 9, 9], &[4], &[4, 3], &[4, 3, 9], &[4, 255, 2, 0]];
+        for value in values {
             let record = read(&owner, &Bytes::copy_from_slice(value));
-            assert!(record.revoked.all, "{value:?}");
+            assert!(record.revoked.all && record.holds == Holds::ALL, "{value:?}");
         }
-        assert!(read(&owner, &Bytes::from_static(&[1])).revoked.is_empty());
+        let unknown = read(&owner, &Bytes::from_static(&[4, 4, 1]));
+        assert!(unknown.holds == Holds::ALL && unknown.revoked.is_empty());
+    }
+
+    #[test]
+    fn records_of_before_may_hold_anything() {
+        let owner = Bytes::from_static(b"c");
+        let plain = read(&owner, &Bytes::from_static(&[1]));
+        assert!(plain.revoked.is_empty() && plain.holds == Holds::ALL);
+        let files = read(&owner, &Bytes::from_static(&[2, 0, 1, b'f']));
+        assert!(files.revoked.contains(&FileKey::new(b"f")) && !files.revoked.all && files.holds == Holds::ALL);
     }
 }

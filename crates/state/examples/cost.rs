@@ -38,7 +38,7 @@ fn client(s: &State<u32>, name: &str) -> (Arc<Client>, SessionId) {
     };
     let made = s.create_session(ConnId(1), 2, &args, &principal, now).unwrap();
     let c = s.client(id).unwrap();
-    c.recorded();
+    c.recorded(dhow_state::Holds::ALL);
     let _ = s.reclaim_complete(&c).unwrap();
     (c, made.ok.session_id)
 }

@@ -6,11 +6,11 @@
 
 use crate::ending::Ending;
 use crate::ids::StateKey;
-use crate::types::{ClientId, ClientOwnerId, ClientRecord, FileKey, Principal, Revoked, Time, Verifier};
+use crate::types::{ClientId, ClientOwnerId, ClientRecord, FileKey, Holds, Principal, Revoked, Time, Verifier};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The lease in one word: bit 63 *dying*, bits 43..63 requests that run, bits 0..43 the end in milliseconds. One word,
@@ -86,6 +86,8 @@ pub struct Client {
     lease: Lease,
     /// Its durable record is there.
     recorded: AtomicBool,
+    /// What that says of what it may hold: the bits of a [`Holds`].
+    holds: AtomicU8,
     /// RECLAIM_COMPLETE was sent.
     pub(crate) reclaim_complete: AtomicBool,
     /// A retire runs; dropping it clears this, so that the next tick starts another.
@@ -125,13 +127,15 @@ pub(crate) struct Lost {
     pub(crate) before: Revoked,
     /// In this one; until it frees them.
     pub(crate) now: Revoked,
+    /// In this one, by an administrator: what is freed of these is not known by its file any more, so they stay.
+    pub(crate) taken: Revoked,
     /// The record says more than that.
     pub(crate) outdated: bool,
 }
 
 impl Lost {
     pub(crate) fn is_empty(&self) -> bool {
-        self.before.is_empty() && self.now.is_empty()
+        self.before.is_empty() && self.now.is_empty() && self.taken.is_empty()
     }
 
     /// Client and server agree on what there is (RECLAIM_COMPLETE).
@@ -146,8 +150,10 @@ impl Lost {
 
     fn all(&self) -> Revoked {
         let mut all = self.before.clone();
-        self.now.files.iter().for_each(|f| all.insert(f.clone()));
-        all.all |= self.now.all;
+        for more in [&self.now, &self.taken] {
+            more.files.iter().for_each(|f| all.insert(f.clone()));
+            all.all |= more.all;
+        }
         all
     }
 }
@@ -169,6 +175,7 @@ impl Client {
             lease_time,
             lease: Lease(AtomicU64::new(0)),
             recorded: AtomicBool::new(false),
+            holds: AtomicU8::new(0),
             reclaim_complete: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
             back_conns: AtomicU32::new(0),
@@ -211,15 +218,20 @@ impl Client {
         &self.principal
     }
 
-    /// The record to be made durable before this client's first state is committed (RFC 8881 8.4.3); `None` if that
-    /// was done. Tell [`Client::recorded`] afterwards. Several requests may find this at once: storing twice is
-    /// harmless.
-    pub fn needs_record(&self) -> Option<ClientRecord> {
-        (!self.recorded.load(Ordering::Acquire)).then(|| self.record())
+    /// The record to be made durable before this client's first state is committed (RFC 8881 8.4.3), and before the first
+    /// of each kind that `holds` names; `None` if that was done. Tell [`Client::recorded`] afterwards. Store one at a time,
+    /// so that no record is replaced by one that says less.
+    pub fn needs_record(&self, holds: Holds) -> Option<ClientRecord> {
+        (!self.is_recorded_with(holds)).then(|| ClientRecord { holds: self.holds() | holds, ..self.record() })
     }
 
     fn record(&self) -> ClientRecord {
-        ClientRecord { owner: self.owner.clone(), revoked: self.lost.lock().all() }
+        ClientRecord { owner: self.owner.clone(), holds: self.holds(), revoked: self.lost.lock().all() }
+    }
+
+    /// What its record says of what it may hold.
+    pub(crate) fn holds(&self) -> Holds {
+        Holds::from_bits(self.holds.load(Ordering::Acquire)).unwrap_or(Holds::ALL)
     }
 
     /// Whether [`Client::outdated_record`] has something to tell.
@@ -243,12 +255,18 @@ impl Client {
     /// Whether it may reclaim a delegation of `file`, as far as its record tells.
     pub(crate) fn lost(&self, file: &FileKey) -> bool {
         let lost = self.lost.lock();
-        lost.before.contains(file) || lost.now.contains(file)
+        [&lost.before, &lost.now, &lost.taken].into_iter().any(|revoked| revoked.contains(file))
     }
 
-    /// The record is durable.
-    pub fn recorded(&self) {
+    /// A record that says so is durable.
+    pub fn recorded(&self, holds: Holds) {
+        self.holds.fetch_or(holds.bits(), Ordering::AcqRel);
         self.recorded.store(true, Ordering::Release);
+    }
+
+    /// Whether the record is durable and says that the client may hold all of `holds`.
+    pub(crate) fn is_recorded_with(&self, holds: Holds) -> bool {
+        self.is_recorded() && self.holds().contains(holds)
     }
 
     pub(crate) fn is_recorded(&self) -> bool {

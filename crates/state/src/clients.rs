@@ -321,9 +321,9 @@ impl<T: Clone + Send> State<T> {
         if !std::mem::replace(&mut r.confirmed, true) {
             let client = r.client.clone();
             t.unconfirmed -= 1;
-            if let Some(revoked) = self.grace.lock().revoked(client.owner()) {
-                client.recorded();
-                client.lost.lock().before = revoked.clone();
+            if let Some(before) = self.grace.lock().before(client.owner()) {
+                client.recorded(before.holds);
+                client.lost.lock().before = before.revoked.clone();
             }
             let e = t.by_owner.entry(client.owner().clone()).or_default();
             let old = e.confirmed.replace(client.id());
@@ -333,7 +333,7 @@ impl<T: Clone + Send> State<T> {
                 && old.kill(now)
             {
                 if old.is_recorded() {
-                    client.recorded();
+                    client.recorded(old.holds());
                     client.lost.lock().outdated = !old.lost.lock().is_empty();
                 }
                 t.detach(old.id(), false);
@@ -454,6 +454,11 @@ impl<T: Clone + Send> State<T> {
     /// Whether the grace period runs.
     pub fn in_grace(&self) -> bool {
         self.grace_active.load(Ordering::SeqCst)
+    }
+
+    /// What clients of the instance before may yet reclaim that stands against changes of files and names.
+    pub fn may_be_reclaimed(&self) -> Holds {
+        if self.in_grace() { self.grace.lock().holds() } else { Holds::NONE }
     }
 
     /// The records of [`Effect::EndGrace`] are removed, durably: the grace period is over.

@@ -17,7 +17,7 @@
 //! * At most one for each client and file. Beside a write delegation there is no other, and no open of another client;
 //!   beside read delegations no other client has the file open for writing, or is about to.
 //! * A recall is handed out to be sent once: the step that marks it recalled returns it.
-//! * While a [`Change`] or a write under a special stateid is under way, none is granted on that file.
+//! * While a [`crate::Change`] or a write under a special stateid is under way, none is granted on that file.
 
 use crate::State;
 use crate::admin::{Memory, RevokedKind};
@@ -280,7 +280,7 @@ impl<T: Clone> Stripe<T> {
     }
 
     /// For a while no delegation of `file` is given to any client `but` this one.
-    fn contend(&mut self, file: &FileKey, but: Option<ClientId>, now: Time) {
+    pub(crate) fn contend(&mut self, file: &FileKey, but: Option<ClientId>, now: Time) {
         if self.contended.len() >= MAX_CONTENDED {
             self.contended.retain(|_, c| c.until > now);
         }
@@ -331,6 +331,12 @@ impl<T: Clone> Stripe<T> {
     pub(crate) fn delegation_of(&self, file: &FileKey, client: ClientId) -> Option<StateKey> {
         let own = |key: &&StateKey| self.delegs.get(key).is_some_and(|d| d.client.id() == client);
         self.files.get(file)?.delegs.iter().find(own).copied()
+    }
+
+    /// Whether a client holds a write delegation of a file.
+    pub(crate) fn holds_for_writing(&self, client: &Client, file: &FileKey) -> bool {
+        let key = self.delegation_of(file, client.id());
+        key.and_then(|key| self.delegs.get(&key)).is_some_and(|d| d.kind == DelegKind::Write)
     }
 
     /// The token of a delegation that is not revoked.
@@ -396,37 +402,12 @@ impl<T: Clone> Stripe<T> {
     }
 }
 
-/// Something that changes a file or its names is under way: no delegation of it is given meanwhile.
-#[must_use = "dropping it lets delegations be given again"]
-#[derive(Debug)]
-pub struct Change<'a, T: Clone + Send> {
-    state: &'a State<T>,
-    file: FileKey,
-}
-
 /// Why a file gets no delegation for a while.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contended {
     until: Time,
     /// Who may have one all the same.
     but: Option<ClientId>,
-}
-
-impl<T: Clone + Send> Change<'_, T> {
-    /// The file has another name now, or one less: for a while no other client than `by` is given a delegation of it.
-    pub fn names_changed(&self, by: &Client, now: Time) {
-        self.state.stripe(&self.file).lock().contend(&self.file, Some(by.id()), now);
-    }
-}
-
-impl<T: Clone + Send> Drop for Change<'_, T> {
-    fn drop(&mut self) {
-        let mut stripe = self.state.stripe(&self.file).lock();
-        if let Some(f) = stripe.files.get_mut(&self.file) {
-            f.changing = f.changing.saturating_sub(1);
-        }
-        stripe.drop_if_idle(&self.file);
-    }
 }
 
 /// The end of a delegation under way: it takes no new I/O. Dropping it before the commit lets it go on.
@@ -491,8 +472,8 @@ impl<T: Clone + Send> DelegEnd<'_, T> {
             stripe.remove_deleg(&self.key, &mut effects);
             if let (Some(client), How::ByAdmin(memory)) = (client, self.how) {
                 stripe.remember_revoked(&client, &[(self.key, RevokedKind::Delegation)], memory);
-                // The record goes on to say so: what is freed is not known by its file any more.
-                client.lost.lock().now.insert(self.file.clone());
+                // The record goes on to say so.
+                client.lost.lock().taken.insert(self.file.clone());
             }
             return effects;
         }
@@ -624,7 +605,7 @@ impl<T: Clone + Send> State<T> {
     }
 
     /// Whether `client` may use `file` so, as far as delegations of others go. A request that the state does not judge
-    /// otherwise (LOCKT) asks here; one that changes the file takes a [`State::begin_change`].
+    /// otherwise (LOCKT) asks here; one that changes the file takes a [`crate::Change`].
     ///
     /// # Errors
     ///
@@ -634,20 +615,6 @@ impl<T: Clone + Send> State<T> {
             return Ok(());
         }
         self.stripe(file).lock().deleg_conflict(file, client.id(), usage, now)
-    }
-
-    /// SETATTR, REMOVE, RENAME or LINK of `file` by `client`: recalls what stands against it, and keeps new delegations
-    /// back until the token is dropped.
-    ///
-    /// # Errors
-    ///
-    /// See [`State::check_delegations`].
-    pub fn begin_change(&self, client: &Client, file: &FileKey, now: Time) -> Result<Change<'_, T>, Refused> {
-        let mut stripe = self.stripe(file).lock();
-        stripe.deleg_conflict(file, client.id(), Use::Change, now)?;
-        stripe.file_mut(file).changing += 1;
-        drop(stripe);
-        Ok(Change { state: self, file: file.clone() })
     }
 
     /// A local program is about to write to `file`: all its delegations are recalled. Also: clients among their holders

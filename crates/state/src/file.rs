@@ -114,6 +114,8 @@ pub(crate) struct File {
     pub(crate) delegs: SmallVec<[StateKey; 1]>,
     /// Changes of the file or its names under way: no delegation is given.
     pub(crate) changing: usize,
+    /// Removals of names among them: nobody is let deny writing.
+    pub(crate) removing: usize,
     /// In the order of asking.
     pub(crate) waiters: Vec<Waiter>,
 }
@@ -128,6 +130,7 @@ impl File {
             pending: Vec::new(),
             delegs: SmallVec::new(),
             changing: 0,
+            removing: 0,
             waiters: Vec::new(),
         }
     }

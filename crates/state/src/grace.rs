@@ -5,8 +5,12 @@
 //! of clients that did not finish are being forgotten, durably, before anything that could conflict with what they
 //! held is granted: RFC 8881 8.4.3), *over*. It is running until every client of the previous instance has sent
 //! RECLAIM_COMPLETE, or time is up.
+//!
+//! Locks, opens and I/O without an open wait for its end. Changes of files and names (SETATTR, REMOVE, RENAME, LINK), which
+//! only a delegation or an open that denies writing stands against, wait only while a client that may have held such has
+//! not finished: the records tell ([`Holds`]), as RFC 8881 8.4.2.1 lets a server do.
 
-use crate::types::{ClientOwnerId, ClientRecord, Revoked, Status, Time};
+use crate::types::{ClientOwnerId, ClientRecord, FileKey, Holds, Revoked, Status, Time};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,13 +25,23 @@ enum Phase {
 pub(crate) struct Grace {
     phase: Phase,
     end: Time,
-    /// Clients of the previous instance that have not sent RECLAIM_COMPLETE, and what they may not reclaim.
-    pending: HashMap<ClientOwnerId, Revoked>,
+    /// Clients of the previous instance that have not sent RECLAIM_COMPLETE.
+    pending: HashMap<ClientOwnerId, Before>,
+}
+
+/// What the record of a client says, of the instance before.
+#[derive(Debug)]
+pub(crate) struct Before {
+    /// What it may have held.
+    pub(crate) holds: Holds,
+    /// What of that it may not reclaim.
+    pub(crate) revoked: Revoked,
 }
 
 impl Grace {
     pub(crate) fn new(previous: impl IntoIterator<Item = ClientRecord>, end: Time) -> Self {
-        let pending: HashMap<_, _> = previous.into_iter().map(|r| (r.owner, r.revoked)).collect();
+        let pending: HashMap<_, _> =
+            previous.into_iter().map(|r| (r.owner, Before { holds: r.holds, revoked: r.revoked })).collect();
         let phase = if pending.is_empty() { Phase::Over } else { Phase::Running };
         Self { phase, end, pending }
     }
@@ -42,9 +56,20 @@ impl Grace {
         self.pending.contains_key(owner)
     }
 
-    /// What `owner` may not reclaim; `None` if it has no record.
-    pub(crate) fn revoked(&self, owner: &ClientOwnerId) -> Option<&Revoked> {
+    /// The record of `owner`; `None` if it has none, or has finished.
+    pub(crate) fn before(&self, owner: &ClientOwnerId) -> Option<&Before> {
         self.pending.get(owner)
+    }
+
+    /// What clients may yet reclaim.
+    pub(crate) fn holds(&self) -> Holds {
+        self.pending.values().fold(Holds::NONE, |all, b| all | b.holds)
+    }
+
+    /// Whether another client than `but` may yet reclaim a delegation of `file`.
+    pub(crate) fn may_bring_delegation(&self, file: &FileKey, but: &ClientOwnerId) -> bool {
+        let may = |b: &Before| b.holds.contains(Holds::DELEGATIONS) && !b.revoked.contains(file);
+        self.pending.iter().any(|(owner, b)| owner != but && may(b))
     }
 
     /// May `owner` reclaim? RFC 8881 9.11, case B31.
@@ -93,7 +118,7 @@ mod tests {
     }
 
     fn record(s: &'static str) -> ClientRecord {
-        ClientRecord { owner: owner(s), revoked: Revoked::default() }
+        ClientRecord { owner: owner(s), holds: Holds::NONE, revoked: Revoked::default() }
     }
 
     #[test]
@@ -101,6 +126,25 @@ mod tests {
         let g = Grace::new([], Time::from_secs(90));
         assert!(!g.active());
         assert_eq!(g.may_reclaim(&owner("a")), Err(Status::NO_GRACE));
+    }
+
+    #[test]
+    fn what_may_be_reclaimed_is_what_the_unfinished_may_hold() {
+        // RFC 8881 8.4.2.1.
+        let mut lost = Revoked::default();
+        lost.insert(FileKey::new(b"lost"));
+        let a = ClientRecord { holds: Holds::DELEGATIONS, revoked: lost, ..record("a") };
+        let mut g = Grace::new([a, ClientRecord { holds: Holds::DENIALS, ..record("b") }], Time::from_secs(90));
+        assert_eq!(g.holds(), Holds::ALL);
+        let may = |g: &Grace, f: &str, but| g.may_bring_delegation(&FileKey::new(f.as_bytes()), &owner(but));
+        assert!(may(&g, "f", "b") && may(&g, "f", "stranger"));
+        assert!(!may(&g, "f", "a"), "nobody is in the way of himself");
+        assert!(!may(&g, "lost", "b"), "that one was revoked");
+        g.complete(&owner("a"));
+        assert!(!may(&g, "f", "b"));
+        assert_eq!(g.holds(), Holds::DENIALS);
+        g.complete(&owner("b"));
+        assert_eq!(g.holds(), Holds::NONE);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | [`client`](Client) | lease, counts, flags of one client | atomics; its list of opens: a leaf mutex |
 //! | [`session`](Session), `slots`, `backchannel` | slots, bound connections, callbacks | a mutex for each session; a sharded map finds it |
 //! | `file`, [`open`](OpenPlan), [`lock`](LockPlan), [`io`](IoToken), `stateids` | opens, share reservations, locks | 64 stripes by file; a stateid names its stripe |
-//! | `deleg`, `lockwait` | delegations, waiters for locks | the stripe of the file |
+//! | `deleg`, [`change`](Change), `lockwait` | delegations, changes under way, waiters for locks | the stripe of the file |
 //! | [`lockset`](LockSet) | the byte ranges of one file | a plain structure |
 //! | [`admin`](Revocation) | none of its own: what an administrator sees and revokes (RFC 8881 8.5) | |
 //! | [`copies`](CopyTicket) | asynchronous copies | one mutex |
@@ -35,6 +35,7 @@
 
 mod admin;
 mod backchannel;
+mod change;
 mod client;
 mod clients;
 mod copies;
@@ -59,10 +60,11 @@ mod types;
 
 pub use admin::{ClientInfo, CopyInfo, Detail, Memory, Page, Revocation, StateFilter, StateInfo};
 pub use backchannel::{CbToken, CbUnavailable};
+pub use change::{Change, Unseen};
 pub use client::Client;
 pub use clients::{CreatedSession, ExchangeId, ExchangedId};
 pub use copies::{CopyStatus, CopyTicket};
-pub use deleg::{Change, DelegEnd, DelegKind, Delegated, Holder, Offer, Recall, Use, WhyNot};
+pub use deleg::{DelegEnd, DelegKind, Delegated, Holder, Offer, Recall, Use, WhyNot};
 pub use ending::End;
 pub use ids::Identity;
 pub use io::{Drain, IoToken};
@@ -118,8 +120,10 @@ pub struct State<T: Clone + Send> {
     grace_active: AtomicBool,
     /// A client was turned away for want of room.
     pressed: AtomicBool,
-    /// Somebody has denied something with an OPEN; POSIX clients never do.
+    /// Somebody has denied writing with an OPEN; POSIX clients never do.
     denied: AtomicBool,
+    /// Removals of names under way whose files were not looked at, for nobody had denied anything.
+    unseen: AtomicUsize,
     hits: LimitHits,
 }
 
@@ -148,6 +152,7 @@ impl<T: Clone + Send> State<T> {
             budget: Arc::new(Budget::default()),
             pressed: AtomicBool::new(false),
             denied: AtomicBool::new(false),
+            unseen: AtomicUsize::new(0),
             hits: LimitHits::default(),
         }
     }

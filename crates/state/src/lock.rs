@@ -92,14 +92,15 @@ impl<T: Clone + Send> LockPlan<'_, T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID (the open was closed meanwhile), DELAY (it is being closed), DEADSESSION (the client is gone).
+    /// BAD_STATEID (the open was closed meanwhile), ADMIN_REVOKED, DELAY (it is being closed), DEADSESSION (the client is gone).
     pub fn commit(self) -> Result<Stateid, Status> {
         let mut guard = self.state.stripe(&self.file).lock();
         let stripe = &mut *guard;
         if self.client.is_dying() {
             return Err(Status::DEADSESSION);
         }
-        let open = stripe.opens.get_mut(&self.open).ok_or(Status::BAD_STATEID)?;
+        let missing = stripe.missing(&self.open, self.client.id());
+        let open = stripe.opens.get_mut(&self.open).ok_or(missing)?;
         if open.closing {
             // A CLOSE waits for I/O; it may yet give up.
             return Err(Status::DELAY);
@@ -164,11 +165,12 @@ impl<T: Clone + Send> UnlockPlan<'_, T> {
     ///
     /// # Errors
     ///
-    /// BAD_STATEID: the state is gone meanwhile.
+    /// BAD_STATEID, ADMIN_REVOKED: the state is gone meanwhile.
     pub fn commit(self) -> Result<Stateid, Status> {
         let mut guard = self.state.stripe(&self.file).lock();
         let stripe = &mut *guard;
-        let state = stripe.locks.get_mut(&self.key).ok_or(Status::BAD_STATEID)?;
+        let missing = stripe.missing(&self.key, self.owner.client);
+        let state = stripe.locks.get_mut(&self.key).ok_or(missing)?;
         state.seqid = next_seqid(state.seqid);
         let stateid = self.key.stateid(state.seqid);
         let client = stripe.opens.get(&state.open).map(|o| o.client.clone());

@@ -115,7 +115,8 @@ impl<T: Clone + Send> OpenPlan<'_, T> {
         file.share.sub(self.access, self.deny);
         let there = file.by_owner.get(&self.owner).copied();
         let planned = self.existing.as_ref().map(|(k, ..)| *k);
-        let refuse = if !self.client.is_recorded() {
+        let holds = Holds::DENIALS.when(self.deny.write()) | Holds::DELEGATIONS.when(offer.is_some());
+        let refuse = if !self.client.is_recorded_with(holds) {
             Some(Status::SERVERFAULT)
         } else if there != planned || there.is_some_and(|k| stripe.opens.get(&k).is_none_or(|o| o.closing)) {
             Some(Status::DELAY)
@@ -377,6 +378,9 @@ impl<T: Clone + Send> State<T> {
         let mut existing = None;
         if let Some(f) = stripe.files.get(req.file) {
             stripe.share_conflict(f, req.access, req.deny, now)?;
+            if req.deny.write() && f.removing > 0 {
+                return Err(Status::DELAY.into());
+            }
             if let Some(key) = f.by_owner.get(&owner)
                 && let Some(o) = stripe.opens.get(key)
             {
@@ -394,8 +398,8 @@ impl<T: Clone + Send> State<T> {
             let usage = Use::Open { access: req.access, deny: req.deny };
             stripe.deleg_conflict(req.file, client.id(), usage, now)?;
         }
-        if !req.deny.is_empty() {
-            self.denied.store(true, Ordering::SeqCst);
+        if req.deny.write() && self.denies_too_early() {
+            return Err(Status::DELAY.into());
         }
         let file = stripe.file_mut(req.file);
         file.share.add(req.access, req.deny);
@@ -409,26 +413,6 @@ impl<T: Clone + Send> State<T> {
             deny: req.deny,
             existing,
             done: false,
-        })
-    }
-
-    /// Whether anybody has ever denied anything: if not, [`State::may_remove`] need not be asked.
-    pub fn has_denied(&self) -> bool {
-        self.denied.load(Ordering::SeqCst)
-    }
-
-    /// Whether a name of `file` may go, as far as opens are concerned: not while one of them denies writing to others,
-    /// whoever has it (RFC 8881 18.25.4).
-    ///
-    /// # Errors
-    ///
-    /// FILE_OPEN; or a client whose lease has ended has it open so.
-    pub fn may_remove(&self, file: &FileKey, now: Time) -> Result<(), Refused> {
-        let stripe = self.stripe(file).lock();
-        let Some(f) = stripe.files.get(file) else { return Ok(()) };
-        stripe.share_conflict(f, Share::WRITE, Share::NONE, now).map_err(|e| match e {
-            Refused::Status(Status::SHARE_DENIED) => Refused::Status(Status::FILE_OPEN),
-            other => other,
         })
     }
 

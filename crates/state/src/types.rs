@@ -253,8 +253,55 @@ impl fmt::Debug for ClientOwnerId {
 pub struct ClientRecord {
     /// Who.
     pub owner: ClientOwnerId,
+    /// What it may hold.
+    pub holds: Holds,
     /// What of it is not to be reclaimed.
     pub revoked: Revoked,
+}
+
+/// What a client holds, or has held since it is recorded, that stands against others who change a file or its names. After
+/// a restart this tells which changes must wait until it has reclaimed (RFC 8881 8.4.2.1, "summary information"). Only ever
+/// more: what it gave back is not worth a write to the record.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Holds(u8);
+
+impl Holds {
+    /// Neither.
+    pub const NONE: Self = Self(0);
+    /// Delegations.
+    pub const DELEGATIONS: Self = Self(1);
+    /// Opens that deny writing to others, which keep names (RFC 8881 18.25.4).
+    pub const DENIALS: Self = Self(2);
+    /// Both.
+    pub const ALL: Self = Self(3);
+
+    /// Of a stored byte; `None` if it has unknown bits.
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        (bits & !Self::ALL.0 == 0).then_some(Self(bits))
+    }
+
+    /// To be stored.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether all of `other` is in it.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// This, if the condition holds.
+    pub fn when(self, condition: bool) -> Self {
+        if condition { self } else { Self::NONE }
+    }
+}
+
+impl std::ops::BitOr for Holds {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 /// Files of which a client's delegation was revoked, and it has not said that it knows (FREE_STATEID): after a restart it

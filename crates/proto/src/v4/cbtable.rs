@@ -4,6 +4,7 @@
 //! As in [`super::optable`], every operation has the errors that any may meet: the tables leave out SERVERFAULT for
 //! CB_LAYOUTRECALL, CB_RECALL_ANY, CB_RECALL_SLOT and CB_SEQUENCE without a reason.
 
+use super::errors::Errors;
 use super::optable::SESSION;
 use super::{CbOpNum, Status};
 
@@ -14,7 +15,7 @@ pub struct CbOpInfo {
     pub op: CbOpNum,
     /// First minor version that has it.
     pub min_minor: u32,
-    errors: &'static [&'static [Status]],
+    errors: Errors,
 }
 
 /// Errors of every callback operation but CB_ILLEGAL.
@@ -34,22 +35,18 @@ impl CbOpInfo {
     pub fn allows(&self, status: Status) -> bool {
         match status {
             Status::OK => self.op != CbOpNum::ILLEGAL,
-            _ => self.errors.iter().any(|group| group.contains(&status)),
+            _ => self.errors.contain(status),
         }
     }
 
     /// All errors it may return.
     pub fn errors(&self) -> impl Iterator<Item = Status> {
-        self.errors.iter().flat_map(|group| group.iter().copied())
+        self.errors.iter()
     }
 
     /// `status` itself if it is allowed, otherwise SERVERFAULT (for CB_ILLEGAL, OP_ILLEGAL).
     pub fn nearest(&self, status: Status) -> Status {
-        match self.op {
-            _ if self.allows(status) => status,
-            CbOpNum::ILLEGAL => Status::OP_ILLEGAL,
-            _ => Status::SERVERFAULT,
-        }
+        if self.allows(status) { status } else { self.errors.nearest(&[Status::SERVERFAULT], Status::OP_ILLEGAL) }
     }
 }
 
@@ -60,7 +57,7 @@ macro_rules! table {
             CbOpInfo {
                 op: CbOpNum::$op,
                 min_minor: $minor,
-                errors: &[$($group,)* &[$(Status::$error),*]],
+                errors: Errors(&[$($group,)* &[$(Status::$error),*]]),
             },
         )*];
     };

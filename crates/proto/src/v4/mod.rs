@@ -14,6 +14,7 @@ mod bitmap;
 pub mod cb;
 pub mod cbtable;
 mod compound;
+mod errors;
 mod opnum;
 pub mod ops;
 pub mod optable;

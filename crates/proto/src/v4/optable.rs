@@ -13,6 +13,7 @@
 //! * SEEK may return NXIO (RFC 7862 section 15.11.3 demands it past the end of the file; the table lacks it).
 //! * LISTXATTRS may return TOOSMALL (RFC 8276 section 8.4.3.3; the table lacks it).
 
+use super::errors::Errors;
 use super::{OpNum, Status};
 
 /// Where an operation may stand in a COMPOUND (RFC 8881 section 2.10.2, 16.2.3, 18).
@@ -44,7 +45,7 @@ pub struct OpInfo {
     /// Where it may stand.
     pub position: Position,
     flags: u8,
-    errors: &'static [&'static [Status]],
+    errors: Errors,
 }
 
 const CURRENT: u8 = 0x1;
@@ -84,13 +85,13 @@ impl OpInfo {
     pub fn allows(&self, status: Status) -> bool {
         match status {
             Status::OK => self.may_be_served() && self.op != OpNum::ILLEGAL,
-            _ => self.errors.iter().any(|group| group.contains(&status)),
+            _ => self.errors.contain(status),
         }
     }
 
     /// All errors it may return.
     pub fn errors(&self) -> impl Iterator<Item = Status> {
-        self.errors.iter().flat_map(|group| group.iter().copied())
+        self.errors.iter()
     }
 
     /// `status` itself when it is allowed, otherwise the nearest status that is: filesystems report errors that the
@@ -120,8 +121,7 @@ impl OpInfo {
             Status::NXIO | Status::NOSPC => &[Status::IO],
             _ => &[],
         };
-        let found = alternatives.iter().copied().find(|s| self.allows(*s));
-        found.unwrap_or(if self.allows(Status::SERVERFAULT) { Status::SERVERFAULT } else { status })
+        self.errors.nearest(alternatives, if self.allows(Status::SERVERFAULT) { Status::SERVERFAULT } else { status })
     }
 }
 
@@ -192,7 +192,7 @@ macro_rules! table {
                 min_minor: $minor,
                 position: Position::$position,
                 flags: 0 $(| $flag)*,
-                errors: &[$($group,)* &[$(Status::$error),*]],
+                errors: Errors(&[$($group,)* &[$(Status::$error),*]]),
             },
         )*];
     };

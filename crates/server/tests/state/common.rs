@@ -4,7 +4,7 @@ use bytes::Bytes;
 use dhow_proto::v4::ops::{OpenClaim, OpenHow, share};
 use dhow_proto::v4::{ArgOp, DelegationType, FileHandle, LockType, ResOp, StateOwner, Stateid, Status};
 use dhow_server::store::{MemoryStore, StableStore};
-use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
+use dhow_server::{Delegations, ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
 use dhow_testkit::MemFs;
 use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ pub struct Place {
     pub identity: Identity,
     pub lease: Duration,
     pub grace: Duration,
+    pub delegations: Delegations,
 }
 
 impl Place {
@@ -27,6 +28,7 @@ impl Place {
             identity: Identity::ephemeral().unwrap(),
             lease: Duration::from_secs(90),
             grace: Duration::from_secs(90),
+            delegations: Delegations::Off,
         }
     }
 
@@ -41,7 +43,7 @@ impl Place {
     }
 
     async fn start_at(&self, listen: Vec<std::net::SocketAddr>) -> Running {
-        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let options = ExportOptions { squash: Squash::None, delegations: self.delegations, ..ExportOptions::default() };
         let export = ExportConfig { path: "/".into(), backend: self.fs.clone(), options };
         let mut config = ServerConfig::in_memory(vec![export]).unwrap();
         let fresh = Identity::ephemeral().unwrap();

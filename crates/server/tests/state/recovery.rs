@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use dhow_proto::v4::ops::{OpenClaim, OpenHow, ReclaimCompleteArgs, open_result, share};
-use dhow_proto::v4::{ArgOp, Attrs, DelegationType, LockType, ResOp, StableHow, Stateid, Status};
-use dhow_testkit::wire::{Open, op};
+use dhow_proto::v4::ops::{SetxattrArgs, SetxattrOption};
+use dhow_proto::v4::{ArgOp, Attrs, DelegationType, FileHandle, LockType, ResOp, StableHow, Stateid, Status};
+use dhow_server::Delegations;
+use dhow_testkit::wire::{Client, Open, op};
 use std::time::Duration;
 
 const DONE: ArgOp = ArgOp::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
@@ -190,4 +192,142 @@ async fn nothing_that_a_reclaim_could_forbid_is_done_in_grace() {
     other.ok(&[DONE]).await;
     assert_eq!(lock(&mut a, &f, false).await, Status::OK);
     b.ok(&[op::put(&f.fh), op::read(Stateid::ANONYMOUS, 0, 4)]).await;
+}
+
+/// Changes of the file `f` and its names, one for each way in which state of others can stand against one; whether each ends
+/// the name, and what it answers for GRACE.
+fn changes(root: &FileHandle, f: &FileHandle) -> [(Vec<ArgOp>, bool, Status); 6] {
+    let from_root = |more: ArgOp| vec![op::put(root), ArgOp::SaveFh, more];
+    let mode = Attrs { mode: Some(0o640), ..Attrs::default() };
+    let (name, value) = ("a".into(), "b".into());
+    let xattr = ArgOp::Setxattr(SetxattrArgs { option: SetxattrOption::EITHER, name, value });
+    [
+        (vec![op::put(f), op::setattr(mode)], false, Status::GRACE),
+        // RFC 8276 8.4.2 has no GRACE.
+        (vec![op::put(f), xattr], false, Status::DELAY),
+        (vec![op::put(f), ArgOp::SaveFh, op::put(root), op::link("another")], false, Status::GRACE),
+        (from_root(op::rename("f", "g")), false, Status::GRACE),
+        (from_root(op::rename("spare", "g")), true, Status::GRACE),
+        (vec![op::put(root), op::remove("g")], true, Status::GRACE),
+    ]
+}
+
+/// A file `f`, two names to be changed, and a directory; nobody holds anything.
+async fn some_files(place: &Place) {
+    let server = place.start().await;
+    let mut c = client(&server, "maker").await;
+    let root = c.walk("/").await;
+    for name in ["f", "spare"] {
+        let made = op::open_create(c.owner("o"), RW | share::WANT_NO_DELEG, 0, name, 0o644);
+        let made = c.open(&root, made).await;
+        c.close(&made).await;
+    }
+    c.mkdir(&root, "dir").await;
+    let (id, session) = (c.id, c.session.id());
+    assert_eq!(c.wire.compound(2, &[op::destroy_session(session)]).await.status, Status::OK);
+    assert_eq!(c.wire.compound(2, &[op::destroy_client(id)]).await.status, Status::OK);
+    server.shutdown().await;
+}
+
+/// Opens a file, is recorded for it, and is away.
+async fn holds(place: &Place, name: &str, access: u32, deny: u32) -> FileHandle {
+    let server = place.start().await;
+    let mut c = client(&server, name).await;
+    let root = c.walk("/").await;
+    let open = c.open(&root, op::open_name(c.owner("owner"), access, deny, "f")).await;
+    server.shutdown().await;
+    open.fh
+}
+
+/// RFC 8881 8.4.2.1: where the records say that nobody who may come back held what stands against them, a restart holds no
+/// changes up.
+#[tokio::test]
+async fn changes_go_on_in_grace_where_nobody_held_what_forbids_them() {
+    for delegations in [Delegations::Off, Delegations::All] {
+        let mut place = Place::new();
+        some_files(&place).await;
+        place.delegations = delegations;
+        let wish = if delegations == Delegations::All { share::WANT_NO_DELEG } else { 0 };
+        let f = holds(&place, "a", RW | wish, share::DENY_READ).await;
+        let server = place.start().await;
+        let mut b = client(&server, "b").await;
+        let owner = b.owner("o");
+        assert_eq!(open(&mut b, &f, open_fh(owner, RW, 0)).await, Err(Status::GRACE), "it is grace");
+        let root = b.walk("/").await;
+        for (change, _, _) in changes(&root, &f) {
+            b.ok(&change).await;
+        }
+    }
+}
+
+/// RFC 8881 8.4.2.1, 10.2.1: while a client that may have held delegations has not finished, no change of a file is carried
+/// out that would have recalled one; also where none are given any more. Other objects than files have none.
+#[tokio::test]
+async fn changes_wait_in_grace_for_delegations_that_may_be_reclaimed() {
+    for now in [Delegations::All, Delegations::Off] {
+        let mut place = Place::new();
+        some_files(&place).await;
+        place.delegations = Delegations::All;
+        let f = holds(&place, "a", share::ACCESS_READ, 0).await;
+        place.delegations = now;
+        let server = place.start().await;
+        let (mut a, mut b) = (returning(&server, "a").await, client(&server, "b").await);
+        let root = b.walk("/").await;
+        b.ok(&[op::put(&root), ArgOp::SaveFh, op::rename("dir", "moved")]).await;
+        let dir = b.walk("/moved").await;
+        b.ok(&[op::put(&dir), op::setattr(Attrs { mode: Some(0o750), ..Attrs::default() })]).await;
+        b.ok(&[op::put(&root), op::remove("moved")]).await;
+        b.mkdir(&root, "new").await;
+        let all = changes(&root, &f);
+        for (change, _, status) in &all[..4] {
+            assert_eq!(b.status(change).await, *status, "{change:?}");
+        }
+        assert_eq!(b.status(&[op::put(&root), ArgOp::SaveFh, op::rename("spare", "f")]).await, Status::GRACE);
+        assert_eq!(b.status(&[op::put(&root), op::remove("f")]).await, Status::GRACE);
+        // It is the only one who could have one: nobody else's stands against what it does itself.
+        for (change, _, _) in &all[..3] {
+            a.ok(change).await;
+        }
+        let owner = a.owner("owner");
+        let claim = OpenClaim::Previous(DelegationType::READ);
+        let again = op::open(owner, share::ACCESS_READ, 0, OpenHow::NoCreate, claim);
+        open(&mut a, &f, again).await.unwrap();
+        assert_eq!(b.status(&all[0].0).await, Status::GRACE, "it may reclaim more");
+        a.ok(&[DONE]).await;
+        // From now on as ever: it is recalled, though none is given any more.
+        assert_eq!(b.status(&all[0].0).await, Status::DELAY);
+    }
+}
+
+/// RFC 8881 18.25.4, 8.4.2.1: nor is a name ended that a client may keep by an open that it can reclaim; with it or without,
+/// all other changes go on.
+#[tokio::test]
+async fn names_wait_in_grace_for_opens_that_deny_writing() {
+    let place = Place::new();
+    some_files(&place).await;
+    let f = holds(&place, "a", RW, share::DENY_WRITE).await;
+    let server = place.start().await;
+    let (mut a, mut b) = (returning(&server, "a").await, client(&server, "b").await);
+    let root = b.walk("/").await;
+    let ends = async |c: &mut Client, want: Status| {
+        for (change, ends, _) in changes(&root, &f) {
+            if ends {
+                assert_eq!(c.status(&change).await, want, "{change:?}");
+            }
+        }
+    };
+    for (change, ends, _) in changes(&root, &f) {
+        if !ends {
+            b.ok(&change).await;
+        }
+    }
+    ends(&mut b, Status::GRACE).await;
+    ends(&mut a, Status::GRACE).await;
+    let owner = a.owner("owner");
+    let stateid = open(&mut a, &f, reclaim(owner, RW, share::DENY_WRITE)).await.unwrap();
+    ends(&mut b, Status::FILE_OPEN).await;
+    a.ok(&[DONE]).await;
+    ends(&mut b, Status::FILE_OPEN).await;
+    a.close(&Open { fh: f.clone(), stateid }).await;
+    ends(&mut b, Status::OK).await;
 }

@@ -57,6 +57,15 @@ fn id_of(c: &Client) -> ClientId {
     c.id
 }
 
+/// A request that is under way: its backend's call is held until the gate is opened.
+async fn held(srv: &Srv, call: Call, c: &mut Client, ops: &[ArgOp]) -> (Gate, u32) {
+    let gate = Gate::new();
+    srv.fault.once(call, Action::Hold(gate.clone()));
+    let sent = c.send(0, ops).await;
+    gate.arrived(1).await;
+    (gate, sent)
+}
+
 async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     for _ in 0..1000 {
         if done().await {
@@ -194,10 +203,8 @@ async fn io_under_way_ends_first() {
     let (mut a, mut b) = (srv.client("a").await, srv.client("b").await);
     let root = a.walk("").await;
     let f = a.create(&root, "f").await;
-    let gate = Gate::new();
-    srv.fault.once(Call::Write, Action::Hold(gate.clone()));
-    let sent = a.send(0, &[op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"slow")]).await;
-    gate.arrived(1).await;
+    let write = [op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"slow")];
+    let (gate, sent) = held(&srv, Call::Write, &mut a, &write).await;
     let shared = Arc::clone(srv.running.shared());
     let stateid = f.stateid;
     let order = tokio::spawn(async move { shared.admin_revoke(&stateid).await });
@@ -301,10 +308,8 @@ async fn orders_during_and_after_the_stop() {
     let mut a = srv.client("a").await;
     let root = a.walk("").await;
     let f = a.create(&root, "f").await;
-    let gate = Gate::new();
-    srv.fault.once(Call::Write, Action::Hold(gate.clone()));
-    let sent = a.send(0, &[op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"slow")]).await;
-    gate.arrived(1).await;
+    let write = [op::put(&f.fh), op::write(f.stateid, 0, StableHow::UNSTABLE, b"slow")];
+    let (gate, sent) = held(&srv, Call::Write, &mut a, &write).await;
     let shared = Arc::clone(srv.running.shared());
     let Srv { running, fs, .. } = srv;
     let stop = tokio::spawn(running.shutdown());
@@ -457,11 +462,8 @@ async fn a_request_that_began_before_the_reload() {
     let root = a.walk("").await;
     let f = a.create(&root, "f").await;
     a.close(&f).await;
-    let gate = Gate::new();
-    srv.fault.once(Call::Open, Action::Hold(gate.clone()));
-    let late = op::open_name(a.owner("o"), share::ACCESS_READ, 0, "f");
-    let sent = a.send(0, &[op::put(&root), late]).await;
-    gate.arrived(1).await;
+    let late = [op::put(&root), op::open_name(a.owner("o"), share::ACCESS_READ, 0, "f")];
+    let (gate, sent) = held(&srv, Call::Open, &mut a, &late).await;
     let shared = Arc::clone(srv.running.shared());
     let other = MemFs::new();
     let order = tokio::spawn(async move { shared.reload(reload(vec![export("/other", &other)])).await });

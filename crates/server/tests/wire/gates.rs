@@ -11,22 +11,29 @@ use dhow_testkit::{Fault, LinkOptions, MemFs, link};
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Virtual {
+pub struct Virtual {
     running: Running,
-    fs: Arc<MemFs>,
-    fault: Arc<Fault>,
+    pub fs: Arc<MemFs>,
+    pub fault: Arc<Fault>,
 }
 
 impl Virtual {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// With a configuration to be changed.
+    pub async fn with(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let fs = MemFs::new();
         let fault = Fault::new(fs.clone());
         let export = ExportConfig { path: "/".into(), backend: fault.clone(), options: open_to_all() };
-        let running = Server::start(ServerConfig::in_memory(vec![export]).unwrap()).await.unwrap();
+        let mut config = ServerConfig::in_memory(vec![export]).unwrap();
+        change(&mut config);
+        let running = Server::start(config).await.unwrap();
         Self { running, fs, fault }
     }
 
-    async fn client(&self, name: &str) -> Client {
+    pub async fn client(&self, name: &str) -> Client {
         self.incarnation(name, 1).await
     }
 

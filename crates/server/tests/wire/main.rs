@@ -7,6 +7,7 @@ mod acls;
 mod admin;
 mod attrs;
 mod backchannel;
+mod changes;
 mod chaos;
 mod common;
 mod compound;

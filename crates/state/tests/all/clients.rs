@@ -48,7 +48,7 @@ fn a_restarted_client_keeps_its_old_state_until_it_confirms() {
     let (effects, forget) = retire(&s, old.id, t(1)).unwrap();
     assert!(matches!(effects[..], [Effect::Close(1)]));
     assert_eq!(forget, None, "the record belongs to the owner, who is back");
-    assert!(s.client(new.client).unwrap().needs_record().is_none(), "and is inherited");
+    assert!(s.client(new.client).unwrap().needs_record(Holds::ALL).is_none(), "and is inherited");
     assert_eq!(s.test_stateid(&old.me, &sid), Status::BAD_STATEID);
 }
 

@@ -26,7 +26,8 @@ pub fn server() -> S {
 }
 
 pub fn server_with(limits: Limits, previous: &[&str]) -> S {
-    let records = previous.iter().map(|o| ClientRecord { owner: owner_id(o), revoked: Revoked::default() }).collect();
+    let record = |o: &&str| ClientRecord { owner: owner_id(o), holds: Holds::NONE, revoked: Revoked::default() };
+    let records = previous.iter().map(record).collect();
     Arc::new(State::new(limits, &Identity { instance: 1, secret: [7; 16] }, records, t(0)))
 }
 
@@ -99,7 +100,7 @@ impl C {
         let made = s.create_session(conn, 2, &session_args(got.client, got.sequence_id), &who(0), now).unwrap();
         assert_eq!(made.retire, None);
         let me = s.client(got.client).unwrap();
-        me.recorded();
+        me.recorded(Holds::ALL);
         Self { s: s.clone(), id: got.client, session: made.ok.session_id, conn, me, next: [1; 8] }
     }
 

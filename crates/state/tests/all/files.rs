@@ -156,13 +156,23 @@ fn nothing_is_committed_before_the_client_is_recorded() {
     s.create_session(ConnId(1), 1, &session_args(e.client, 1), &who(0), t(0)).unwrap();
     let me = s.client(e.client).unwrap();
     let _ = s.reclaim_complete(&me).unwrap();
-    assert_eq!(me.needs_record(), Some(ClientRecord { owner: owner_id("c"), revoked: Revoked::default() }));
+    let record = |holds| Some(ClientRecord { owner: owner_id("c"), holds, revoked: Revoked::default() });
+    assert_eq!(me.needs_record(Holds::NONE), record(Holds::NONE));
     let (f, o) = (file("f"), bytes("o"));
     let req = OpenRequest { file: &f, owner: &o, access: R, deny: N, claim: Claim::New };
     let plan = s.plan_open(&me, &req, t(0)).unwrap();
     assert_eq!(plan.commit(1).unwrap_err().0, Status::SERVERFAULT);
-    me.recorded();
+    me.recorded(Holds::NONE);
+    assert_eq!(me.needs_record(Holds::NONE), None);
     assert!(s.plan_open(&me, &req, t(0)).unwrap().commit(1).is_ok());
+    // What stands against changes after a restart is recorded before it is there (8.4.2.1).
+    assert_eq!(me.needs_record(Holds::DENIALS), record(Holds::DENIALS));
+    let (g, deny) = (file("g"), OpenRequest { deny: W, ..req.clone() });
+    let deny = OpenRequest { file: &g, ..deny };
+    assert_eq!(s.plan_open(&me, &deny, t(0)).unwrap().commit(1).unwrap_err().0, Status::SERVERFAULT);
+    me.recorded(Holds::DENIALS);
+    assert!(s.plan_open(&me, &deny, t(0)).unwrap().commit(1).is_ok());
+    assert_eq!(me.needs_record(Holds::DELEGATIONS), record(Holds::ALL), "a record says ever more");
 }
 
 #[test]
@@ -212,7 +222,7 @@ fn owners_do_not_keep_the_record_they_came_in() {
     let got = s.exchange_id(&ExchangeId { owner: id, ..exchange("", 1, 0) }, t(0)).unwrap();
     s.create_session(ConnId(1), 2, &session_args(got.client, 1), &who(0), t(0)).unwrap();
     let me = s.client(got.client).unwrap();
-    me.recorded();
+    me.recorded(Holds::ALL);
     let _ = s.reclaim_complete(&me).unwrap();
     let f = file("f");
     let open = {
@@ -234,22 +244,53 @@ fn what_is_open_and_denies_writing_is_not_to_be_removed() {
     // RFC 8881 18.25.4; a client whose lease has ended is asked to leave (case B32).
     let s = server();
     let (a, mut b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
-    let (f, g) = (file("f"), file("g"));
-    assert!(!s.has_denied());
+    let me = b.me.clone();
+    let goes = |f: &str, now| s.begin_removal(&me, &file(f), now).map(drop);
+    assert!(s.begin_unseen_removal().is_some());
     a.open("g", "o", RW, N, t(0)).unwrap();
-    assert!(!s.has_denied() && s.may_remove(&g, t(0)).is_ok(), "an open alone keeps nothing");
+    assert!(goes("g", t(0)).is_ok(), "an open alone keeps nothing");
     assert!(a.open("g", "reader", R, R, t(0)).is_err());
+    assert!(s.begin_unseen_removal().is_some());
     let sid = a.open("f", "o", R, W, t(0)).unwrap();
-    assert!(s.has_denied());
-    assert_eq!(s.may_remove(&f, t(0)).unwrap_err(), Status::FILE_OPEN.into());
-    assert!(s.may_remove(&g, t(0)).is_ok());
+    assert!(s.begin_unseen_removal().is_none());
+    assert_eq!(goes("f", t(0)), Err(Status::FILE_OPEN.into()));
+    assert!(s.begin_change(&me, &file("f"), t(0)).is_ok(), "it may have another name");
+    assert!(goes("g", t(0)).is_ok());
     b.renew(t(50)).unwrap();
     let late = t(LEASE + 1);
     b.renew(late).unwrap();
-    assert_eq!(s.may_remove(&f, late).unwrap_err(), Refused::Courtesy(a.id));
+    assert_eq!(goes("f", late), Err(Refused::Courtesy(a.id)));
     let mut a = a;
     a.renew(late).unwrap();
-    assert_eq!(s.may_remove(&f, late).unwrap_err(), Status::FILE_OPEN.into());
+    assert_eq!(goes("f", late), Err(Status::FILE_OPEN.into()));
     a.close("f", &sid).unwrap();
-    assert!(s.may_remove(&f, late).is_ok());
+    assert!(goes("f", late).is_ok());
+    assert_eq!(s.counts().files, 1, "nothing is left of removals");
+}
+
+#[test]
+fn a_removal_and_an_open_that_denies_see_each_other() {
+    // RFC 8881 18.25.4, in every order of the halves (with all else under way: `races`).
+    let s = server();
+    let (a, b) = (C::new(&s, "a", t(0)), C::new(&s, "b", t(0)));
+    // The first that denies, while a file goes that nobody looked at; others are not concerned.
+    let unseen = s.begin_unseen_removal().unwrap();
+    assert_eq!(a.open("f", "o", R, W, t(0)), Err(Status::DELAY.into()));
+    a.open("f", "o", R, R, t(0)).unwrap();
+    assert!(s.begin_unseen_removal().is_none(), "from now on files are looked at");
+    drop(unseen);
+    a.open("g", "o", R, W, t(0)).unwrap();
+    // A removal under way.
+    let going = s.begin_removal(&b.me, &file("h"), t(0)).unwrap();
+    assert_eq!(a.open("h", "o", R, W, t(0)), Err(Status::DELAY.into()));
+    a.open("h", "another", R, N, t(0)).unwrap();
+    let second = s.begin_removal(&b.me, &file("h"), t(0)).unwrap();
+    drop(going);
+    assert_eq!(a.open("h", "o", R, W, t(0)), Err(Status::DELAY.into()), "of two names, one still goes");
+    drop(second);
+    // An OPEN under way.
+    let plan = a.plan("h", "o", R, W, t(0)).unwrap();
+    assert_eq!(s.begin_removal(&b.me, &file("h"), t(0)).map(drop), Err(Status::DELAY.into()));
+    plan.commit(1).unwrap();
+    assert_eq!(s.begin_removal(&b.me, &file("h"), t(0)).map(drop), Err(Status::FILE_OPEN.into()));
 }

@@ -1,6 +1,7 @@
-//! Races on one file: OPEN, CLOSE, OPEN_DOWNGRADE, LOCK, LOCKU, I/O, the end of a client, and delegations (`deleg`), cut at
+//! Races on one file: OPEN, CLOSE, OPEN_DOWNGRADE, LOCK, LOCKU, I/O, REMOVE, the end of a client, an administrator who takes
+//! state away, and delegations (`deleg`), cut at
 //! the point where the server does its I/O (plan, then commit or give up), in every order, against a reference that knows
-//! one thing at a time (RFC 8881 8.2.2 to 8.2.5, 9.5, 9.7, 9.9, 10.2 to 10.4, 18.2, 18.6, 18.10, 18.12, 18.16, 18.18;
+//! one thing at a time (RFC 8881 8.2.2 to 8.2.5, 8.5, 9.5, 9.7, 9.9, 10.2 to 10.4, 18.2, 18.6, 18.10, 18.12, 18.16, 18.18, 18.25.4, 18.38;
 //! ARCHITECTURE.md, rule 2).
 //!
 //! What is decided and the stateid that is returned must be one step: whatever order the halves come in, each answer is
@@ -47,6 +48,18 @@ enum Op {
     },
     /// The lease of client 0 has ended, and the client is retired.
     End,
+    /// An administrator takes the open away, with its lock states.
+    TakeOpen {
+        c: usize,
+    },
+    /// An administrator takes the locks away.
+    TakeLocks {
+        c: usize,
+    },
+    /// FREE_STATEID of the open.
+    Free {
+        c: usize,
+    },
     Deleg(DelegOp),
 }
 
@@ -65,6 +78,13 @@ const OPS: &[Op] = &[
     Op::Io { c: 0, write: true },
     Op::Io { c: 1, write: false },
     Op::End,
+    Op::TakeOpen { c: 0 },
+    Op::TakeLocks { c: 0 },
+    Op::Free { c: 0 },
+    Op::Deleg(DelegOp::Remove { c: 0 }),
+    Op::Deleg(DelegOp::Remove { c: 1 }),
+    Op::Deleg(DelegOp::Take { c: 0 }),
+    Op::Deleg(DelegOp::Take { c: 1 }),
     Op::Deleg(DelegOp::Offer { c: 0, access: 1, kind: DelegKind::Read, guarded: true }),
     Op::Deleg(DelegOp::Offer { c: 0, access: 3, kind: DelegKind::Write, guarded: false }),
     Op::Deleg(DelegOp::Offer { c: 1, access: 1, kind: DelegKind::Read, guarded: false }),
@@ -115,6 +135,9 @@ struct RefOpen {
     lock: Option<([u8; 12], u32)>,
 }
 
+/// A stateid that was taken away, and of locks the open's.
+type Taken = ([u8; 12], Option<[u8; 12]>);
+
 /// The reference.
 #[derive(Default)]
 struct Reference {
@@ -125,6 +148,11 @@ struct Reference {
     opening: BTreeMap<usize, (usize, u32, u32)>,
     locking: BTreeMap<usize, (usize, usize, bool)>,
     delegs: Delegs,
+    /// Removals of the file's name under way.
+    removing: usize,
+    /// Stateids that an administrator took away and their client has not freed; those of locks with the open that they were
+    /// taken through, with which they go.
+    taken: Vec<(usize, Taken)>,
     ids: [ClientId; 3],
     expired: bool,
     dying: bool,
@@ -139,16 +167,35 @@ impl Reference {
         c == 0 && (self.expired || self.dying)
     }
 
-    fn open(&mut self, c: usize, access: u32, deny: u32, claims: bool, now: Time) -> Result<(), Refused> {
+    /// Why there is nothing under a stateid of a client.
+    fn missing(&self, c: usize, other: [u8; 12]) -> Status {
+        let taken = self.taken.iter().any(|(by, (taken, _))| (*by, *taken) == (c, other));
+        if taken { Status::ADMIN_REVOKED } else { Status::BAD_STATEID }
+    }
+
+    /// An administrator took these from a client, which is not on its way out.
+    fn take(&mut self, c: usize, others: impl IntoIterator<Item = Taken>) {
+        if c != 0 || !self.dying {
+            self.taken.extend(others.into_iter().map(|taken| (c, taken)));
+        }
+    }
+
+    /// `claims` names the delegation by whose right it is.
+    fn open(&mut self, c: usize, access: u32, deny: u32, claims: Option<[u8; 12]>, now: Time) -> Result<(), Refused> {
         if c == 0 && self.dying {
             return Err(Status::DEADSESSION.into());
         }
         self.share(access, deny)?;
+        // RFC 8881 18.25.4: who denies writing keeps the name, and this one is going.
+        if deny & 2 != 0 && self.removing > 0 {
+            return Err(Status::DELAY.into());
+        }
         if self.opens.get(&c).is_some_and(|o| o.closing) {
             return Err(Status::DELAY.into());
         }
-        if claims {
-            self.delegs.claim(c, access)?;
+        if let Some(other) = claims {
+            let missing = self.missing(c, other);
+            self.delegs.claim(c, access, missing)?;
         }
         self.deleg_conflict(c, Use::Open { access: share(access), deny: share(deny) }, now)
     }
@@ -170,14 +217,15 @@ impl Reference {
 
     /// The open of a stateid that a client has from before.
     fn find(&self, c: usize, known: &Stateid) -> Result<&RefOpen, Status> {
-        let o = self.opens.get(&c).filter(|o| o.other == known.other).ok_or(Status::BAD_STATEID)?;
+        let there = self.opens.get(&c).filter(|o| o.other == known.other);
+        let o = there.ok_or(self.missing(c, known.other))?;
         seqid(known.seqid, o.seqid)?;
         if o.closing { Err(Status::DELAY) } else { Ok(o) }
     }
 
     fn find_lock(&self, c: usize, known: &Stateid) -> Result<&RefOpen, Status> {
         let of = |o: &&RefOpen| o.lock.is_some_and(|l| l.0 == known.other);
-        let o = self.opens.get(&c).filter(of).ok_or(Status::BAD_STATEID)?;
+        let o = self.opens.get(&c).filter(of).ok_or(self.missing(c, known.other))?;
         seqid(known.seqid, o.lock.unwrap().1)?;
         if o.closing { Err(Status::DELAY) } else { Ok(o) }
     }
@@ -198,7 +246,9 @@ impl Reference {
     }
 
     fn close(&mut self, c: usize) {
-        self.opens.remove(&c);
+        if let Some(gone) = self.opens.remove(&c) {
+            self.taken.retain(|(_, (_, open))| *open != Some(gone.other));
+        }
         self.cells[c] = [0; CELLS];
     }
 }
@@ -215,7 +265,8 @@ fn seqid(given: u32, now: u32) -> Result<(), Status> {
 /// An operation between its halves.
 enum Half<'a> {
     Open(OpenPlan<'a, u32>, usize, Option<[u8; 12]>, Option<Offer<u32>>),
-    Close(ClosePlan<'a, u32>, usize, [u8; 12]),
+    /// By its client, or taken away.
+    Close(ClosePlan<'a, u32>, usize, [u8; 12], bool),
     Downgrade(DowngradePlan<'a, u32>, usize, u32, [u8; 12], u32),
     Lock(LockPlan<'a, u32>, usize, usize, bool, [u8; 12]),
     Unlock(UnlockPlan<'a, u32>, usize, [u8; 12]),
@@ -270,7 +321,8 @@ impl<'a> Race<'a> {
     fn plan_open(&mut self, by: usize, op: Op, c: usize, bits: (u32, u32), claim: Claim) -> Option<OpenPlan<'a, u32>> {
         let (s, f) = (self.s, file("f"));
         let (access, deny) = bits;
-        let want = self.m.open(c, access, deny, claim != Claim::New, self.now);
+        let claims = if let Claim::Delegated(d) = &claim { Some(d.other) } else { None };
+        let want = self.m.open(c, access, deny, claims, self.now);
         let (me, owner) = (&self.clients[c].me, bytes("o"));
         let req = OpenRequest { file: &f, owner: &owner, access: share(access), deny: share(deny), claim };
         match s.plan_open(me, &req, self.now) {
@@ -304,7 +356,7 @@ impl<'a> Race<'a> {
                         assert_eq!(want, Ok(()), "{op:?}");
                         let o = self.m.opens.get_mut(&c).unwrap();
                         o.closing = true;
-                        Some(Half::Close(plan, c, o.other))
+                        Some(Half::Close(plan, c, o.other, false))
                     }
                     Err(got) => {
                         assert_eq!(Err(got), want, "{op:?}");
@@ -402,6 +454,73 @@ impl<'a> Race<'a> {
                     }
                 }
             }
+            Op::TakeOpen { c } => {
+                let there = self.m.opens.get_mut(&c);
+                let stateid = there.as_ref().map_or(self.known[c], |o| Stateid { seqid: 1, other: o.other });
+                if stateid == Stateid::default() {
+                    return None;
+                }
+                let want = match there {
+                    None => Err(Status::BAD_STATEID),
+                    Some(o) if o.closing => Err(Status::DELAY),
+                    Some(o) => {
+                        o.closing = true;
+                        Ok(())
+                    }
+                };
+                match s.plan_admin_revoke(&stateid, Memory::UntilFreed) {
+                    Ok(Revocation::Open(plan)) => {
+                        assert_eq!(want, Ok(()), "{op:?}");
+                        Some(Half::Close(plan, c, stateid.other, true))
+                    }
+                    got => {
+                        assert_eq!(got.map(|_| ()).unwrap_err(), want.unwrap_err(), "{op:?}");
+                        None
+                    }
+                }
+            }
+            Op::TakeLocks { c } => {
+                let there = self.m.opens.get(&c).and_then(|o| o.lock);
+                let stateid = there.map_or(self.known_lock[c], |(other, _)| Stateid { seqid: 1, other });
+                if stateid == Stateid::default() {
+                    return None;
+                }
+                match s.plan_admin_revoke(&stateid, Memory::UntilFreed) {
+                    Ok(Revocation::Locks(effects)) => {
+                        let (other, _) = there.expect("there are such locks");
+                        let locked = self.m.cells[c].iter().any(|l| *l > 0);
+                        let token = self.m.opens[&c].token;
+                        assert_eq!(effects.len(), usize::from(locked));
+                        let unlocks = |e: &Effect<u32>| matches!(e, Effect::Unlock { open, .. } if *open == token);
+                        assert!(effects.iter().all(unlocks), "{effects:?}");
+                        self.m.cells[c] = [0; CELLS];
+                        self.m.opens.get_mut(&c).unwrap().lock = None;
+                        let open = self.m.opens[&c].other;
+                        self.m.take(c, [(other, Some(open))]);
+                    }
+                    got => {
+                        assert_eq!(got.map(|_| ()).unwrap_err(), Status::BAD_STATEID, "{op:?}");
+                        assert_eq!(there, None);
+                    }
+                }
+                None
+            }
+            Op::Free { c } => {
+                let known = self.known[c];
+                if known == Stateid::default() {
+                    return None;
+                }
+                let want = match self.m.opens.get(&c).filter(|o| o.other == known.other) {
+                    Some(o) => Err(seqid(known.seqid, o.seqid).err().unwrap_or(Status::LOCKS_HELD)),
+                    None if self.m.missing(c, known.other) == Status::ADMIN_REVOKED => Ok(()),
+                    None => Err(Status::BAD_STATEID),
+                };
+                assert_eq!(s.free_stateid(&self.clients[c].me, &known), want, "{op:?}");
+                if want.is_ok() {
+                    self.m.taken.retain(|(_, (other, open))| *other != known.other && *open != Some(known.other));
+                }
+                None
+            }
             Op::End => {
                 if !self.m.expired {
                     self.m.expired = true;
@@ -465,16 +584,20 @@ impl<'a> Race<'a> {
                     }
                 }
             }
-            Half::Close(plan, c, other) => {
+            Half::Close(plan, c, other, taken) => {
                 let there = self.m.opens.get(&c).filter(|o| o.other == other);
                 let idle = there.is_none_or(|o| o.io == 0);
                 assert_eq!(plan.drain().is_done(), idle, "CLOSE waits for I/O, and for nothing else");
                 if done && idle {
                     let gone = there.map(|o| o.token);
                     let locked = there.is_some() && self.m.cells[c].iter().any(|l| *l > 0);
+                    let lock = there.and_then(|o| o.lock).map(|l| l.0);
                     self.check_gone(plan.commit(), gone, locked);
                     if gone.is_some() {
                         self.m.close(c);
+                        if taken {
+                            self.m.take(c, [(other, None)].into_iter().chain(lock.map(|l| (l, Some(other)))));
+                        }
                     }
                 } else {
                     drop(plan);
@@ -506,10 +629,11 @@ impl<'a> Race<'a> {
                 if !done {
                     return;
                 }
+                let missing = self.m.missing(c, open);
                 let there = self.m.opens.get_mut(&c).filter(|o| o.other == open);
                 let want = match &there {
                     _ if c == 0 && self.m.dying => Err(Status::DEADSESSION),
-                    None => Err(Status::BAD_STATEID),
+                    None => Err(missing),
                     Some(o) if o.closing => Err(Status::DELAY),
                     Some(_) => Ok(()),
                 };
@@ -528,6 +652,7 @@ impl<'a> Race<'a> {
                 if !done {
                     return;
                 }
+                let missing = self.m.missing(c, lock);
                 let there = self.m.opens.get_mut(&c).and_then(|o| o.lock.as_mut()).filter(|l| l.0 == lock);
                 match (plan.commit(), there) {
                     (Ok(stateid), Some(l)) => {
@@ -535,7 +660,7 @@ impl<'a> Race<'a> {
                         assert_eq!(stateid, Stateid { seqid: l.1, other: l.0 });
                         self.m.cells[c] = [0; CELLS];
                     }
-                    (Err(Status::BAD_STATEID), None) => {}
+                    (Err(got), None) => assert_eq!(got, missing, "LOCKU"),
                     (got, _) => panic!("LOCKU: {got:?}"),
                 }
             }
@@ -566,6 +691,7 @@ impl<'a> Race<'a> {
                 assert!(retire.finish().is_empty(), "all was freed by file");
                 self.m.close(0);
                 self.m.delegs.0.retain(|d| d.c != 0);
+                self.m.taken.retain(|(c, _)| *c != 0);
             }
             Half::Deleg(half) => self.end_deleg(half, done),
         }
@@ -591,9 +717,14 @@ impl<'a> Race<'a> {
         let delegs = self.m.delegs.0.iter().filter(|d| !d.revoked());
         assert_eq!(counts.files, usize::from(!self.m.opens.is_empty() || delegs.count() > 0));
         self.compare_delegs();
+        for (c, (other, _)) in &self.m.taken {
+            let stateid = Stateid { seqid: 1, other: *other };
+            assert_eq!(self.s.test_stateid(&self.clients[*c].me, &stateid), Status::ADMIN_REVOKED, "TEST_STATEID");
+            assert_eq!(self.s.test_stateid(&self.clients[1 - *c].me, &stateid), Status::BAD_STATEID);
+        }
         for access in 1..4 {
             for deny in 0..4 {
-                let want = self.m.open(2, access, deny, false, self.now);
+                let want = self.m.open(2, access, deny, None, self.now);
                 let got = third.plan("f", "o", share(access), share(deny), self.now).map(drop);
                 assert_eq!(got, want, "an OPEN of a third client for {access} against {deny}");
             }
@@ -708,7 +839,11 @@ fn named(start: Start, exact: bool, ops: &[Op], order: &[usize], done: &[bool]) 
 
 /// Whether there is nothing between the halves of an operation, and nothing to give up.
 fn one_step(op: Op) -> bool {
-    matches!(op, Op::Deleg(op) if op.is_one_step())
+    match op {
+        Op::TakeLocks { .. } | Op::Free { .. } => true,
+        Op::Deleg(op) => op.is_one_step(),
+        _ => false,
+    }
 }
 
 /// Every pair of operations, from `starts`, in all orders with all endings; `which` chooses the pairs.
@@ -741,16 +876,20 @@ fn every_pair(starts: &[Start], exact: bool, which: impl Fn(Op, Op) -> bool) -> 
 }
 
 fn is_deleg(op: Op) -> bool {
-    matches!(op, Op::Deleg(_))
+    // A removal is a matter of opens as well.
+    matches!(op, Op::Deleg(op) if !matches!(op, DelegOp::Remove { .. }))
 }
 
 #[test]
 fn every_pair_in_every_order() {
-    for exact in [false, true] {
-        let races =
-            every_pair(&[Start::Nothing, Start::Held, Start::Shared], exact, |a, b| !is_deleg(a) && !is_deleg(b));
-        assert_eq!(races, 3 * 105 * 18);
-    }
+    let starts = [Start::Nothing, Start::Held, Start::Shared];
+    let races = every_pair(&starts, false, |a, b| !is_deleg(a) && !is_deleg(b));
+    // 17 operations with two halves each, and those that have one.
+    assert!(races > 3 * 153 * 18, "{races}");
+    // What the seqid says is a matter of who sends one.
+    let sends = |op| !matches!(op, Op::TakeOpen { .. } | Op::TakeLocks { .. } | Op::Deleg(_));
+    let races = every_pair(&starts, true, |a, b| sends(a) && sends(b));
+    assert!(races > 3 * 105 * 18, "{races}");
 }
 
 #[test]

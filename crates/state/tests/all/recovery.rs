@@ -75,7 +75,7 @@ fn time_up_forgets_those_who_did_not_finish_before_it_grants() {
     assert_eq!(reclaim(&a, "g", Claim::Reclaim, t(90)).unwrap_err(), Status::NO_GRACE.into());
     s.grace_over();
     assert!(x.open("g", "o", Share::READ, Share::NONE, t(90)).is_ok());
-    assert!(a.me.needs_record().is_some(), "what it reclaimed is protected again once it is recorded");
+    assert!(a.me.needs_record(Holds::NONE).is_some(), "what it reclaimed is protected again once it is recorded");
     assert!(s.reclaim_complete(&a.me).unwrap().is_empty());
 }
 
@@ -85,7 +85,8 @@ fn a_client_that_comes_back_is_known_to_be_recorded() {
     let e = s.exchange_id(&exchange("a", 1, 0), t(0)).unwrap();
     s.create_session(ConnId(1), 1, &session_args(e.client, 1), &who(0), t(0)).unwrap();
     let a = s.client(e.client).unwrap();
-    assert!(a.needs_record().is_none());
+    assert!(a.needs_record(Holds::NONE).is_none());
+    assert!(a.needs_record(Holds::DENIALS).is_some(), "its record does not say so yet");
     s.destroy_session(ConnId(1), s.session(SessionId::default()).map_or_else(|| only_session(&s, &a), |x| x.id()))
         .unwrap();
     assert_eq!(s.destroy_client(e.client, None, t(0)), Ok(Some(e.client)));
@@ -165,7 +166,7 @@ fn a_revoked_delegation_is_not_reclaimed_and_all_else_is() {
     // RFC 8881 8.4.3, 10.2.1.
     let mut revoked = Revoked::default();
     revoked.insert(file("f"));
-    let previous = vec![ClientRecord { owner: owner_id("a"), revoked }];
+    let previous = vec![ClientRecord { owner: owner_id("a"), holds: Holds::DELEGATIONS, revoked }];
     let s = std::sync::Arc::new(State::new(limits(), &Identity { instance: 2, secret: [7; 16] }, previous, t(0)));
     let a = C::reclaiming(&s, "a", t(0));
     assert_eq!(s.may_reclaim_delegation(&a.me, &file("f")), Err(Status::RECLAIM_BAD));
@@ -192,11 +193,55 @@ fn a_revoked_delegation_is_not_reclaimed_and_all_else_is() {
 
 #[test]
 fn a_record_that_revokes_all_leaves_opens() {
-    let previous = vec![ClientRecord { owner: owner_id("a"), revoked: Revoked { all: true, ..Revoked::default() } }];
+    let revoked = Revoked { all: true, ..Revoked::default() };
+    let previous = vec![ClientRecord { owner: owner_id("a"), holds: Holds::ALL, revoked }];
     let s = std::sync::Arc::new(State::new(limits(), &Identity { instance: 2, secret: [7; 16] }, previous, t(0)));
     let a = C::reclaiming(&s, "a", t(0));
     assert_eq!(s.may_reclaim_delegation(&a.me, &file("any")), Err(Status::RECLAIM_BAD));
     let (f, owner) = (file("any"), bytes("o"));
     let req = OpenRequest { file: &f, owner: &owner, access: Share::READ, deny: Share::NONE, claim: Claim::Reclaim };
     s.plan_open(&a.me, &req, t(1)).unwrap().commit(1).unwrap();
+}
+
+#[test]
+fn changes_in_grace_wait_for_what_the_records_know_of() {
+    // RFC 8881 8.4.2.1, 10.2.1.
+    let record = |owner: &str, holds| ClientRecord { owner: owner_id(owner), holds, revoked: Revoked::default() };
+    let start = |records: Vec<ClientRecord>| {
+        std::sync::Arc::new(State::new(limits(), &Identity { instance: 2, secret: [7; 16] }, records, t(0)))
+    };
+    let grace: Result<(), Refused> = Err(Status::GRACE.into());
+    // Nobody held anything that stands against a change.
+    let s = start(vec![record("a", Holds::NONE), record("b", Holds::NONE)]);
+    let stranger = C::new(&s, "x", t(0));
+    assert!(s.in_grace() && !s.has_delegations());
+    assert!(s.begin_unseen_removal().is_some());
+    assert!(s.begin_change(&stranger.me, &file("f"), t(1)).is_ok());
+    assert!(s.begin_removal(&stranger.me, &file("f"), t(1)).is_ok());
+
+    // One may have held delegations, another denied writing.
+    let s = start(vec![record("a", Holds::DELEGATIONS), record("b", Holds::DENIALS), record("c", Holds::NONE)]);
+    let (a, b) = (C::reclaiming(&s, "a", t(0)), C::reclaiming(&s, "b", t(0)));
+    let c = C::reclaiming(&s, "c", t(0));
+    let change = |by: &C, f: &str| s.begin_change(&by.me, &file(f), t(1)).map(drop);
+    let removal = |by: &C, f: &str| s.begin_removal(&by.me, &file(f), t(1)).map(drop);
+    assert!(s.has_delegations() && s.begin_unseen_removal().is_none());
+    assert_eq!((change(&b, "f"), removal(&b, "f")), (grace.clone(), grace.clone()));
+    assert_eq!((change(&a, "f"), removal(&a, "f")), (Ok(()), grace.clone()), "its own delegation is not in its way");
+    // Beside an open for writing nobody else held one; beside one for reading they may have.
+    reclaim(&c, "w", Claim::Reclaim, t(1)).unwrap();
+    let (r, owner) = (file("r"), bytes("o"));
+    let req = OpenRequest { file: &r, owner: &owner, access: Share::READ, deny: Share::NONE, claim: Claim::Reclaim };
+    s.plan_open(&c.me, &req, t(1)).unwrap().commit(1).unwrap();
+    assert_eq!((change(&c, "w"), change(&c, "r"), removal(&c, "w")), (Ok(()), grace.clone(), grace.clone()));
+    // What was reclaimed stands against it as ever, what was not does not any more.
+    let d = delegated(&a, "d", Claim::Reclaim, t(1)).unwrap();
+    let _ = s.reclaim_complete(&a.me).unwrap();
+    assert!(matches!(change(&b, "d"), Err(Refused::Delegated(_))));
+    let back = s.plan_delegreturn(&a.me, &file("d"), &d).unwrap();
+    back.commit();
+    assert_eq!((change(&b, "f"), removal(&b, "f")), (Ok(()), grace));
+    let _ = s.reclaim_complete(&b.me).unwrap();
+    assert!(s.in_grace(), "c has not finished");
+    assert_eq!((removal(&a, "f"), removal(&c, "f")), (Ok(()), Ok(())));
 }

@@ -8,7 +8,7 @@
 
 use super::getattr;
 use crate::attrs::{self, SetFor};
-use crate::deleg;
+use crate::deleg::{self, Wanted};
 use crate::errmap::IntoStatus;
 use crate::exports::OpenToken;
 use crate::v4::state_cx::open_how;
@@ -20,7 +20,7 @@ use dhow_proto::v4::ops::{
     CreateHow as WireCreate, Delegation, OpenArgs, OpenClaim, OpenHow as WireHow, OpenOk, open_result, share,
 };
 use dhow_proto::v4::{Bitmap, ChangeInfo, DelegationType, Stateid, Status};
-use dhow_state::{Claim, IoKind, OpenRequest, Refused, Share};
+use dhow_state::{Claim, Holds, IoKind, OpenRequest, Refused, Share};
 use dhow_vfs::{Attr, CreateHow, ErrorKind, Name, OpenFile, SetAttr};
 
 /// Bits of `share_access` that are understood, besides the access itself: wishes for delegations.
@@ -260,14 +260,21 @@ async fn open_gated(cx: &OpCx, target: &Target, wish: &Wish) -> Result<(Stateid,
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             backend.setattr(&fh.user, &fh.handle, open, &set).await.or_status()?;
         }
-        Ok(server.ensure_recorded(client).await?)
+        // What stands against changes after a restart is recorded before it is there.
+        let denials = Holds::DENIALS.when(wish.deny.write());
+        let exclusive = backend.caps().exclusive;
+        let mut wanted = deleg::wanted(fh.export.options.delegations, exclusive, wish.share_access, &wish.by);
+        if wanted.is_ok() && server.ensure_recorded(client, denials | Holds::DELEGATIONS).await.is_err() {
+            // A client that was recorded before goes on, without.
+            wanted = Err(deleg::no_room(wish.share_access));
+        }
+        server.ensure_recorded(client, denials).await?;
+        Ok(wanted)
     };
-    let ready: Result<(), Refused> = ready.await;
+    let ready: Result<Result<Wanted, Delegation>, Refused> = ready.await;
     let refused = match ready {
-        Ok(()) => {
+        Ok(wanted) => {
             // Last of all, for it may cost descriptors and watches.
-            let exclusive = backend.caps().exclusive;
-            let wanted = deleg::wanted(fh.export.options.delegations, exclusive, wish.share_access, &wish.by);
             let offer = match wanted {
                 Ok(wanted) => deleg::offer(cx, fh, &plan, wanted, wish.share_access).await,
                 Err(declined) => Err(declined),

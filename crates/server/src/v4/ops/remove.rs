@@ -16,8 +16,8 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
     let mut way = Way::default();
     loop {
         let names = cx.lock_removal(dir, &name).await?;
-        let change = match cx.try_remove_named(dir, &name).await {
-            Ok(change) => change,
+        let leave = match cx.try_remove_named(dir, &name).await {
+            Ok(leave) => leave,
             Err(refused) => {
                 drop(names);
                 way.clear(&cx.server, refused).await?;
@@ -25,9 +25,7 @@ pub(crate) async fn run(cx: &OpCx, args: RemoveArgs) -> OpResult<RemoveOk> {
             }
         };
         let removed = dir.backend().remove(&dir.user, &dir.handle, &name).await.or_status()?;
-        if let Some(change) = &change {
-            change.names_changed(cx.client()?, cx.server.now());
-        }
+        cx.name_changed(&leave)?;
         return Ok(RemoveOk { cinfo: change_info(removed.change) });
     }
 }

@@ -1,13 +1,13 @@
 //! RENAME (RFC 8881 18.26): from the saved directory to the current one.
 
+use crate::changes::Leave;
 use crate::errmap::IntoStatus;
-use crate::exports::OpenToken;
 use crate::v4::{Fh, OpCx, OpResult, change_info};
 use crate::walk;
 use crate::way::Way;
 use dhow_proto::v4::Status;
 use dhow_proto::v4::ops::{RenameArgs, RenameOk};
-use dhow_state::{Change, Refused};
+use dhow_state::Refused;
 use dhow_vfs::{ErrorKind, Name};
 
 pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
@@ -17,10 +17,10 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
     walk::not_covered(cx, from, &old, Status::FILE_OPEN)?;
     walk::not_covered(cx, to, &new, Status::EXIST)?;
     let mut way = Way::default();
-    let (_names, changes) = loop {
+    let (_names, leaves) = loop {
         let names = cx.lock_rename((from, &old), (to, &new)).await?;
         match may_change(cx, (from, &old), (to, &new)).await {
-            Ok(changes) => break (names, changes),
+            Ok(leaves) => break (names, leaves),
             Err(refused) => {
                 drop(names);
                 way.clear(&cx.server, refused).await?;
@@ -33,18 +33,14 @@ pub(crate) async fn run(cx: &OpCx, args: RenameArgs) -> OpResult<RenameOk> {
         Err(e) if e.kind() == ErrorKind::IsDir => return Err(Status::EXIST),
         done => done.or_status()?,
     };
-    for change in changes.iter().flatten() {
-        change.names_changed(cx.client()?, cx.server.now());
+    for leave in &leaves {
+        cx.name_changed(leave)?;
     }
     Ok(RenameOk { source_cinfo: change_info(done.from), target_cinfo: change_info(done.to) })
 }
 
-/// Leave to change what is moved and what is replaced, as far as delegations go (RFC 8881 10.4.4).
-async fn may_change<'a>(
-    cx: &'a OpCx,
-    old: (&Fh, &Name),
-    new: (&Fh, &Name),
-) -> Result<[Option<Change<'a, OpenToken>>; 2], Refused> {
+/// Leave to change what is moved, and to end the name of what is replaced.
+async fn may_change<'a>(cx: &'a OpCx, old: (&Fh, &Name), new: (&Fh, &Name)) -> Result<[Leave<'a>; 2], Refused> {
     let moved = cx.try_change_named(old.0, old.1).await?;
     Ok([moved, cx.try_remove_named(new.0, new.1).await?])
 }

@@ -1,6 +1,7 @@
 //! GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR (RFC 8276 8.4). Names come and go without the `user.` prefix.
 
 use crate::errmap::IntoStatus;
+use crate::exports::OpenToken;
 use crate::v4::{Fh, OpCx, OpResult, change_info};
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
@@ -8,6 +9,7 @@ use dhow_proto::v4::ops::{
     XattrChangeOk,
 };
 use dhow_proto::v4::{ByteStrings, Status};
+use dhow_state::Change;
 use dhow_vfs::XattrSet;
 
 /// XATTR_NAME_MAX of Linux without `user.`.
@@ -31,7 +33,7 @@ pub(crate) async fn set(cx: &OpCx, args: SetxattrArgs) -> OpResult<XattrChangeOk
         SetxattrOption::REPLACE => XattrSet::Replace,
         _ => return Err(Status::INVAL),
     };
-    let _change = cx.change(fh).await?;
+    let _change = change(cx, fh).await?;
     let change = fh.backend().setxattr(&fh.user, &fh.handle, &args.name, &args.value, how).await.or_status()?;
     Ok(XattrChangeOk { cinfo: change_info(change) })
 }
@@ -67,9 +69,14 @@ pub(crate) async fn list(cx: &OpCx, args: ListxattrsArgs) -> OpResult<Listxattrs
 pub(crate) async fn remove(cx: &OpCx, args: RemovexattrArgs) -> OpResult<XattrChangeOk> {
     let fh = with_xattrs(cx)?;
     check(&args.name)?;
-    let _change = cx.change(fh).await?;
+    let _change = change(cx, fh).await?;
     let change = fh.backend().removexattr(&fh.user, &fh.handle, &args.name).await.or_status()?;
     Ok(XattrChangeOk { cinfo: change_info(change) })
+}
+
+/// As [`OpCx::change`]; RFC 8276 8.4 has no GRACE.
+async fn change<'a>(cx: &'a OpCx, fh: &Fh) -> OpResult<Option<Change<'a, OpenToken>>> {
+    cx.change(fh).await.map_err(|status| if status == Status::GRACE { Status::DELAY } else { status })
 }
 
 fn with_xattrs(cx: &OpCx) -> OpResult<&Fh> {

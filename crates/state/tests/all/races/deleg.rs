@@ -14,8 +14,12 @@ pub enum DelegOp {
     Claim { c: usize, access: u32 },
     /// DELEGRETURN.
     Return { c: usize },
-    /// SETATTR, REMOVE, RENAME, LINK.
+    /// SETATTR, RENAME, LINK.
     Change { c: usize },
+    /// REMOVE, and RENAME onto the name.
+    Remove { c: usize },
+    /// An administrator takes it away.
+    Take { c: usize },
     /// READ or WRITE under a special stateid.
     Special { c: usize, write: bool },
     /// LOCKT.
@@ -78,9 +82,9 @@ impl RefDeleg {
 }
 
 /// The delegations, oldest first, those that were revoked among them; changes and writes that keep new ones back; and
-/// until when the file counts as contended.
+/// until when the file counts as contended; and who lost one to an administrator.
 #[derive(Default)]
-pub struct Delegs(pub Vec<RefDeleg>, usize, usize, Time);
+pub struct Delegs(pub Vec<RefDeleg>, usize, usize, Time, [bool; 2]);
 
 impl Delegs {
     pub fn of(&mut self, c: usize) -> impl Iterator<Item = &mut RefDeleg> {
@@ -95,10 +99,23 @@ impl Delegs {
         self.0.iter_mut().find(|d| d.other == other)
     }
 
+    /// The first half of an end: its token, or why not.
+    fn ending(&mut self, other: [u8; 12], missing: Status) -> Result<u32, Status> {
+        match self.find(other) {
+            None => Err(missing),
+            Some(d) if d.revoked() => Err(Status::DELEG_REVOKED),
+            Some(d) if d.closing => Err(Status::DELAY),
+            Some(d) => {
+                d.closing = true;
+                Ok(d.token)
+            }
+        }
+    }
+
     /// CLAIM_DELEG_CUR_FH (18.16.3), of the youngest that the client knows of.
-    pub fn claim(&self, c: usize, access: u32) -> Result<(), Status> {
+    pub fn claim(&self, c: usize, access: u32, missing: Status) -> Result<(), Status> {
         match self.0.iter().rfind(|d| d.c == c) {
-            None => Err(Status::BAD_STATEID),
+            None => Err(missing),
             Some(d) if d.revoked() => Err(Status::DELEG_REVOKED),
             Some(d) if d.closing => Err(Status::DELAY),
             Some(d) if d.kind == DelegKind::Read && access & 2 != 0 => Err(Status::INVAL),
@@ -129,7 +146,8 @@ impl Reference {
     /// Whether a delegation is given, with so many opens in the making that are the client's own.
     fn may_delegate(&self, c: usize, kind: DelegKind, own: usize, now: Time) -> Result<(), WhyNot> {
         let write = kind == DelegKind::Write;
-        if self.delegs.3 > now {
+        // Of what was taken away none is given: it is not to be mixed up with another after a restart.
+        if self.delegs.3 > now || self.delegs.4[c] {
             return Err(WhyNot::Contention);
         }
         for d in self.delegs.0.iter().filter(|d| !d.revoked()) {
@@ -153,10 +171,20 @@ fn recall(d: &mut RefDeleg, ids: &[ClientId; 3], now: Time) -> Option<Recall> {
     })
 }
 
+/// How a delegation ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Returned,
+    Late,
+    Taken,
+}
+
 pub enum DelegHalf<'a> {
     Return(DelegEnd<'a, u32>, [u8; 12]),
+    Take(DelegEnd<'a, u32>, [u8; 12]),
     Revoke(Vec<(DelegEnd<'a, u32>, [u8; 12])>),
     Change(Change<'a, u32>),
+    Remove(Change<'a, u32>),
     Special(IoToken<u32>, bool),
     Io(IoToken<u32>, [u8; 12]),
     GetAttr(Holder<u32>, bool),
@@ -196,18 +224,34 @@ impl<'a> Race<'a> {
             }
             DelegOp::Return { c } => {
                 let known = self.known(c)?;
-                let want = match self.m.delegs.find(known.other) {
-                    None => Err(Status::BAD_STATEID),
-                    Some(d) if d.revoked() => Err(Status::DELEG_REVOKED),
-                    Some(d) if d.closing => Err(Status::DELAY),
-                    Some(d) => {
-                        d.closing = true;
-                        Ok(d.token)
-                    }
-                };
+                let missing = self.m.missing(c, known.other);
+                let want = self.m.delegs.ending(known.other, missing);
                 let got = s.plan_delegreturn(&self.clients[c].me, &f, &known);
                 assert_eq!(got.as_ref().map(|p| *p.token()).map_err(|e| *e), want, "{op:?}");
                 DelegHalf::Return(got.ok()?, known.other)
+            }
+            DelegOp::Take { c } => {
+                let known = self.known(c)?;
+                let want = self.m.delegs.ending(known.other, Status::BAD_STATEID);
+                let got = match s.plan_admin_revoke(&known, Memory::UntilFreed) {
+                    Ok(Revocation::Delegation(plan)) => Ok(plan),
+                    Err(status) => Err(status),
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(got.as_ref().map(|p| *p.token()).map_err(|e| *e), want, "{op:?}");
+                DelegHalf::Take(got.ok()?, known.other)
+            }
+            DelegOp::Remove { c } => {
+                let denied = self.m.share(2, 0).map_err(|e| match e {
+                    Refused::Status(Status::SHARE_DENIED) => Status::FILE_OPEN.into(),
+                    other => other,
+                });
+                let want = denied.and_then(|()| self.m.deleg_conflict(c, Use::Change, now));
+                let got = s.begin_removal(&self.clients[c].me, &f, now);
+                assert_eq!(got.as_ref().map(|_| ()).map_err(Clone::clone), want, "{op:?}");
+                self.m.delegs.1 += usize::from(want.is_ok());
+                self.m.removing += usize::from(want.is_ok());
+                DelegHalf::Remove(got.ok()?)
             }
             DelegOp::Change { c } => {
                 let want = self.m.deleg_conflict(c, Use::Change, now);
@@ -248,8 +292,9 @@ impl<'a> Race<'a> {
             }
             DelegOp::Io { c, write } => {
                 let known = self.known(c)?;
+                let missing = self.m.missing(c, known.other);
                 let want = match self.m.delegs.find(known.other) {
-                    None => Err(Status::BAD_STATEID),
+                    None => Err(missing),
                     Some(d) if d.revoked() => Err(Status::DELEG_REVOKED),
                     Some(d) if d.closing => Err(Status::DELAY),
                     Some(d) if write && d.kind == DelegKind::Read => Err(Status::OPENMODE),
@@ -315,7 +360,9 @@ impl<'a> Race<'a> {
             }
             DelegOp::Free { c } => {
                 let known = self.known(c)?;
+                let missing = self.m.missing(c, known.other);
                 let want = match self.m.delegs.find(known.other) {
+                    None if missing == Status::ADMIN_REVOKED => Ok(()),
                     None => Err(Status::BAD_STATEID),
                     Some(d) if d.revoked() => Ok(()),
                     Some(_) => Err(Status::LOCKS_HELD),
@@ -323,6 +370,7 @@ impl<'a> Race<'a> {
                 assert_eq!(s.free_stateid(&self.clients[c].me, &known), want, "{op:?}");
                 if want.is_ok() {
                     self.m.delegs.0.retain(|d| d.other != known.other);
+                    self.m.taken.retain(|(_, (other, _))| *other != known.other);
                 }
                 return None;
             }
@@ -356,15 +404,21 @@ impl<'a> Race<'a> {
 
     pub(super) fn end_deleg(&mut self, half: DelegHalf<'a>, done: bool) {
         match half {
-            DelegHalf::Return(plan, other) => self.end_one(plan, other, done, false),
+            DelegHalf::Return(plan, other) => self.end_one(plan, other, done, End::Returned),
+            DelegHalf::Take(plan, other) => self.end_one(plan, other, done, End::Taken),
             DelegHalf::Revoke(plans) => {
                 for (plan, other) in plans {
-                    self.end_one(plan, other, done, true);
+                    self.end_one(plan, other, done, End::Late);
                 }
             }
             DelegHalf::Change(change) => {
                 drop(change);
                 self.m.delegs.1 -= 1;
+            }
+            DelegHalf::Remove(change) => {
+                drop(change);
+                self.m.delegs.1 -= 1;
+                self.m.removing -= 1;
             }
             DelegHalf::Special(io, write) => {
                 drop(io);
@@ -391,7 +445,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    fn end_one(&mut self, plan: DelegEnd<'a, u32>, other: [u8; 12], done: bool, revoke: bool) {
+    fn end_one(&mut self, plan: DelegEnd<'a, u32>, other: [u8; 12], done: bool, how: End) {
         let dying = self.m.dying;
         let there = self.m.delegs.find(other);
         let idle = there.as_ref().is_none_or(|d| d.io == 0);
@@ -408,7 +462,13 @@ impl<'a> Race<'a> {
         assert!(effects.len() == usize::from(token.is_some()), "{effects:?}");
         assert!(effects.iter().all(|e| matches!(e, Effect::Close(t) if Some(*t) == token)), "{effects:?}");
         match there {
-            Some(d) if revoke => (d.phase, d.closing) = (Phase::Revoked, false),
+            Some(d) if how == End::Late => (d.phase, d.closing) = (Phase::Revoked, false),
+            Some(d) if how == End::Taken => {
+                let c = d.c;
+                self.m.delegs.4[c] = true;
+                self.m.delegs.0.retain(|d| d.other != other);
+                self.m.take(c, [(other, None)]);
+            }
             _ => self.m.delegs.0.retain(|d| d.other != other),
         }
     }
@@ -432,7 +492,7 @@ impl<'a> Race<'a> {
             if let Some(known) = self.known(c)
                 && !delegs.iter().any(|d| d.other == known.other)
             {
-                assert_eq!(self.s.test_stateid(&self.clients[c].me, &known), Status::BAD_STATEID);
+                assert_eq!(self.s.test_stateid(&self.clients[c].me, &known), self.m.missing(c, known.other));
             }
         }
     }

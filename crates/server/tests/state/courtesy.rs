@@ -76,7 +76,7 @@ async fn many_clients_with_a_short_lease_all_get_their_sessions() {
     let place = Place { lease, ..Place::new() };
     let server = place.start_unbound().await;
     let mut tasks = tokio::task::JoinSet::new();
-    for i in 0..1000 {
+    for i in 0..1000_u32 {
         // There and back; the slowest have a few milliseconds left.
         let latency = Duration::from_millis(u64::from(i % 250) * 10);
         let (ours, theirs, _) = link(LinkOptions { latency, ..LinkOptions::default() });

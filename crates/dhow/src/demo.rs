@@ -3,10 +3,11 @@
 use crate::bench::data;
 use crate::cli::Demo;
 use crate::config::Config;
-use crate::exit::{Failure, Outcome, warn};
+use crate::exit::{Failure, Outcome};
 use crate::export::Export;
-use crate::output::{json_seconds, ops, say, say_json, table, temporary_dir};
+use crate::output::{json_seconds, ops, say, say_json, table};
 use crate::place::Places;
+use crate::scratch::Scratch;
 use crate::settings::Settings;
 use crate::words::{bytes, rate};
 use dhow_copy::{Choice, Endpoint, ErrorKind, FileReport, Known, Method, Options, Progress, Sync};
@@ -18,13 +19,8 @@ use std::sync::Arc;
 
 /// Runs the command.
 pub async fn run(args: Demo) -> Outcome {
-    let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let dir = temporary_dir(&base, "dhow-demo").map_err(Failure::failed)?;
-    let done = show(&args, &dir).await;
-    if let Err(e) = std::fs::remove_dir_all(&dir) {
-        warn(format!("{}: {e}", dir.display()));
-    }
-    done
+    let dir = Scratch::in_or_temp(args.dir.as_deref(), "dhow-demo")?;
+    show(&args, &dir).await
 }
 
 async fn show(args: &Demo, dir: &Path) -> Outcome {

@@ -17,6 +17,7 @@ mod output;
 mod people;
 mod place;
 mod probe;
+mod scratch;
 mod serve;
 mod settings;
 mod value;
@@ -85,14 +86,14 @@ fn run(command: Command) -> Outcome {
             Command::Mv(args) => files::mv(args).await,
             Command::Ln(args) => files::ln(args).await,
             Command::Probe(args) => probe::run(args).await,
-            Command::Demo(args) => demo::run(args).await,
+            Command::Demo(args) => scratch::unless_interrupted(demo::run(args)).await,
             Command::Admin(args) => admin::run(args).await,
             // Done above, without a runtime.
             Command::Link(_) | Command::Completions { .. } | Command::Man { .. } => Ok(()),
-            Command::Bench(Bench::Copy(args)) => bench::copy::run(args).await,
-            Command::Bench(Bench::Inter(args)) => bench::inter::run(args).await,
-            Command::Bench(Bench::Create(args)) => bench::create::run(args).await,
-            Command::Bench(Bench::Cpu(args)) => bench::cpu::run(args).await,
+            Command::Bench(Bench::Copy(args)) => scratch::unless_interrupted(bench::copy::run(args)).await,
+            Command::Bench(Bench::Inter(args)) => scratch::unless_interrupted(bench::inter::run(args)).await,
+            Command::Bench(Bench::Create(args)) => scratch::unless_interrupted(bench::create::run(args)).await,
+            Command::Bench(Bench::Cpu(args)) => scratch::unless_interrupted(bench::cpu::run(args)).await,
             Command::Bench(Bench::Bare(args)) => bench::bare::run(&args),
         }
     });

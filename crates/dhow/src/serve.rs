@@ -5,6 +5,7 @@ use crate::config::{Config, parse_listen};
 use crate::exit::{Failure, Outcome};
 use crate::export::Export;
 use crate::live::{Limited, Live, OPEN_FILES, Opener, fitted, served};
+use crate::scratch::Scratch;
 use dhow_local::{FileFsNumbers, FsNumbers};
 use dhow_server::store::{FileStore, StableStore, identity};
 use dhow_server::{Reloaded, Running, Server, ServerConfig, ServerShared, Squash, StartError};
@@ -288,31 +289,20 @@ fn configuration(args: &Serve) -> Outcome<Config> {
 pub struct StateDir {
     /// Where it is.
     pub path: PathBuf,
-    temporary: bool,
-}
-
-impl Drop for StateDir {
-    fn drop(&mut self) {
-        if self.temporary {
-            // Nothing in it is worth a message.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
+    _temporary: Option<Scratch>,
 }
 
 impl StateDir {
     /// The configured one, or the default of docs/operating.md for a server that listens on `port`.
     fn new(configured: Option<PathBuf>, port: u16) -> io::Result<Self> {
         if let Some(path) = configured {
-            return Ok(Self { path, temporary: false });
+            return Ok(Self { path, _temporary: None });
         }
         if port == 0 {
-            return Ok(Self {
-                path: crate::output::temporary_dir(&std::env::temp_dir(), "dhow-state")?,
-                temporary: true,
-            });
+            let own = Scratch::new(&std::env::temp_dir(), "dhow-state")?;
+            return Ok(Self { path: own.to_path_buf(), _temporary: Some(own) });
         }
-        Ok(Self { path: default_state_dir(port)?, temporary: false })
+        Ok(Self { path: default_state_dir(port)?, _temporary: None })
     }
 }
 
@@ -463,6 +453,6 @@ mod tests {
         drop(state);
         assert!(!path.exists());
         let state = StateDir::new(Some("/x".into()), 0).unwrap();
-        assert_eq!((state.path.as_path(), state.temporary), (std::path::Path::new("/x"), false));
+        assert_eq!((state.path.as_path(), state._temporary.is_none()), (std::path::Path::new("/x"), true));
     }
 }

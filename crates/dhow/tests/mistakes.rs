@@ -4,7 +4,11 @@
 
 mod common;
 
-use common::{fails, ok, run};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{dhow, fails, ok, run, text};
 
 #[test]
 fn on_the_command_line() {
@@ -105,4 +109,38 @@ fn help_and_version_are_no_mistakes() {
     // What is only for the benches is not shown.
     assert!(!ok(["bench", "--help"]).contains("\n  bare"));
     assert!(run(["help"]).status.code() == Some(2));
+}
+
+/// Directories of its own are gone when a command is interrupted, with its servers at work; also those that threads and
+/// processes of it still fill.
+#[test]
+fn nothing_is_left_of_an_interrupted_command() {
+    for (args, signal) in [
+        (&["demo", "--size", "256M"][..], "INT"),
+        (&["bench", "copy", "--size", "256M"], "TERM"),
+        (&["bench", "create", "--rtt", "0", "--seconds", "60s"], "INT"),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = dhow(args.iter().copied());
+        command.arg("--dir").arg(place.path()).env("TMPDIR", place.path());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        // At work: there is something in the directory.
+        let busy = || {
+            let made =
+                std::fs::read_dir(place.path()).unwrap().filter_map(|d| std::fs::read_dir(d.unwrap().path()).ok());
+            made.flatten().count() > 0
+        };
+        while !busy() {
+            assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "{args:?} made nothing");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(130), "{args:?}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains("error: interrupted\n"), "{args:?}: {}", text(&out.stderr));
+        let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [] as [PathBuf; 0], "{args:?}");
+    }
 }

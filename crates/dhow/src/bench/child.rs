@@ -1,6 +1,7 @@
 //! Processes of this same binary, whose processor time is counted apart from ours.
 
 use crate::exit::{Failure, Outcome};
+use crate::scratch::Scratch;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -16,6 +17,8 @@ const START: Duration = Duration::from_secs(30);
 /// A child that listens.
 pub struct Server {
     child: Child,
+    /// Its temporary files: it may end without a chance to remove them.
+    _scratch: Scratch,
     /// Where.
     pub addr: SocketAddr,
 }
@@ -27,19 +30,18 @@ impl Server {
     /// The child did not get ready; what it said is on standard error.
     pub async fn start<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Outcome<Self> {
         let program = std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
-        let mut child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|e| Failure::failed(format!("cannot start the server: {e}")))?;
+        let scratch = Scratch::in_or_temp(None, "dhow-bench-server")?;
+        let mut command = Command::new(program);
+        command.args(args).env("TMPDIR", &*scratch).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        // Where nobody drops it: when this process ends.
+        dhow_sys::netns::die_with_spawning_thread(command.as_std_mut());
+        let mut child = command.spawn().map_err(|e| Failure::failed(format!("cannot start the server: {e}")))?;
         let addr = tokio::time::timeout(START, ready(&mut child)).await.ok().flatten();
         let Some(addr) = addr else {
             let _ = child.kill().await;
             return Err(Failure::failed("the server to be measured did not start"));
         };
-        Ok(Self { child, addr })
+        Ok(Self { child, _scratch: scratch, addr })
     }
 
     /// Processor time that the child has used, user and system, in seconds.

@@ -4,8 +4,9 @@ use super::child::Server;
 use super::{Spread, data};
 use crate::cli::BenchCopy;
 use crate::exit::{Failure, Outcome, warn};
-use crate::output::{ops, say, say_json, table, temporary_dir};
+use crate::output::{ops, say, say_json, table};
 use crate::place::{Place, Places};
+use crate::scratch::Scratch;
 use crate::words::bytes;
 use dhow_copy::{Calls, Choice, Endpoint, ErrorKind, Known, Method, Options, Progress, Sync};
 use serde_json::{Value, json};
@@ -107,13 +108,8 @@ pub async fn run(args: BenchCopy) -> Outcome {
 
 /// Starts servers in processes of their own: one that makes copies durable, one that leaves that to clients.
 async fn with_child(args: &BenchCopy, places: &mut Places) -> Outcome {
-    let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let dir = temporary_dir(&base, "dhow-bench").map_err(Failure::failed)?;
-    let done = on_children(args, places, &dir).await;
-    if let Err(e) = std::fs::remove_dir_all(&dir) {
-        warn(format!("{}: {e}", dir.display()));
-    }
-    done
+    let dir = Scratch::in_or_temp(args.dir.as_deref(), "dhow-bench")?;
+    on_children(args, places, &dir).await
 }
 
 async fn on_children(args: &BenchCopy, places: &mut Places, dir: &Path) -> Outcome {
@@ -220,7 +216,7 @@ async fn make_source(site: &Site, size: u64) -> Outcome {
             .map_err(Failure::failed)?
             .map_err(|e| Failure::failed(format!("cannot make the file to copy: {e}")));
     }
-    let dir = temporary_dir(&std::env::temp_dir(), "dhow-bench").map_err(Failure::failed)?;
+    let dir = Scratch::in_or_temp(None, "dhow-bench")?;
     let path = dir.join("source");
     let made = {
         let path = path.clone();
@@ -235,8 +231,6 @@ async fn make_source(site: &Site, size: u64) -> Outcome {
         }
         Err(e) => Err(dhow_copy::Error::io(&e, path.display().to_string())),
     };
-    // It is a temporary file; a failure to remove it is told by the system's own means.
-    let _ = std::fs::remove_dir_all(&dir);
     sent.map_err(Failure::from)
 }
 

@@ -4,9 +4,10 @@ use super::child::Server;
 use super::copy::server_on;
 use super::{Spread, data};
 use crate::cli::BenchCpu;
-use crate::exit::{Failure, Outcome, warn};
-use crate::output::{say, say_json, table, temporary_dir};
+use crate::exit::{Failure, Outcome};
+use crate::output::{say, say_json, table};
 use crate::place::Places;
+use crate::scratch::Scratch;
 use crate::words::bytes;
 use bytes::Bytes;
 use dhow_copy::Endpoint;
@@ -34,14 +35,8 @@ struct Row {
 
 /// Runs the command.
 pub async fn run(args: BenchCpu) -> Outcome {
-    let shm = Path::new("/dev/shm");
-    let base = args.dir.clone().unwrap_or_else(|| if shm.is_dir() { shm.into() } else { std::env::temp_dir() });
-    let dir = temporary_dir(&base, "dhow-bench").map_err(Failure::failed)?;
-    let done = measure(&args, &dir).await;
-    if let Err(e) = std::fs::remove_dir_all(&dir) {
-        warn(format!("{}: {e}", dir.display()));
-    }
-    done
+    let dir = Scratch::in_or_memory(args.dir.as_deref(), "dhow-bench")?;
+    measure(&args, &dir).await
 }
 
 async fn measure(args: &BenchCpu, dir: &Path) -> Outcome {

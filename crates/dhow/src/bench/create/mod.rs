@@ -11,13 +11,13 @@ mod tree;
 
 use super::Spread;
 use crate::cli::BenchCreate;
-use crate::exit::{Failure, Outcome, warn};
-use crate::output::{say, say_json, table, temporary_dir};
+use crate::exit::{Failure, Outcome};
+use crate::output::{say, say_json, table};
+use crate::scratch::Scratch;
 use clap::ValueEnum;
 use load::{Load, Measured};
 use serde_json::{Value, json};
 use site::Site;
-use std::path::Path;
 use std::time::Duration;
 
 /// What a writer does again and again. Each is one COMPOUND.
@@ -127,19 +127,13 @@ fn everything(args: &BenchCreate) -> Outcome {
         let site = Site::running(url)?;
         return far(args, site);
     }
-    let shm = Path::new("/dev/shm");
-    let base = args.dir.clone().unwrap_or_else(|| if shm.is_dir() { shm.into() } else { std::env::temp_dir() });
-    let dir = temporary_dir(&base, "dhow-bench").map_err(Failure::failed)?;
-    let done = if args.rtt.is_zero() {
+    let dir = Scratch::in_or_memory(args.dir.as_deref(), "dhow-bench")?;
+    if args.rtt.is_zero() {
         near::run(args, &dir)
     } else {
         let net = site::network(args.rtt)?;
         Site::own(args, &net, &dir).and_then(|site| far(args, site))
-    };
-    if let Err(e) = std::fs::remove_dir_all(&dir) {
-        warn(format!("{}: {e}", dir.display()));
     }
-    done
 }
 
 /// The rows over a link.

@@ -5,7 +5,7 @@ use super::site::{At, Site};
 use crate::bench::Spread;
 use crate::cli::BenchCreate;
 use crate::exit::{Failure, Outcome};
-use crate::output::temporary_dir;
+use crate::scratch::Scratch;
 use bytes::Bytes;
 use dhow_client::v4::StableHow;
 use dhow_client::{Create, OpenOptions};
@@ -70,11 +70,7 @@ pub fn rows(args: &BenchCreate, site: &Site<'_>) -> Outcome<Vec<Tree>> {
     if args.tree == 0 {
         return Ok(Vec::new());
     }
-    let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let local = temporary_dir(&base, "dhow-bench-tree").map_err(Failure::failed)?;
-    let done = ways(args, site, &local);
-    std::fs::remove_dir_all(&local)?;
-    done
+    ways(args, site, &Scratch::in_or_temp(args.dir.as_deref(), "dhow-bench-tree")?)
 }
 
 fn ways(args: &BenchCreate, site: &Site<'_>, local: &Path) -> Outcome<Vec<Tree>> {

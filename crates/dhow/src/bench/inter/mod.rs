@@ -12,7 +12,8 @@ mod targets;
 use super::data;
 use crate::cli::BenchInter;
 use crate::exit::{Failure, Outcome, warn};
-use crate::output::{say, say_json, temporary_dir};
+use crate::output::{say, say_json};
+use crate::scratch::Scratch;
 use dhow_copy::{Choice, Error, ErrorKind, Method};
 use dhow_link::{Host, Net, Topology, calibrate};
 use row::{HEAD, Row, line};
@@ -41,9 +42,7 @@ pub async fn run(args: BenchInter) -> Outcome {
 fn on_links(args: &BenchInter) -> Outcome {
     let make = if args.flood { flood::network } else { Links::start };
     let (links, net, before) = calibrated(args, make)?;
-    let shm = Path::new("/dev/shm");
-    let base = args.dir.clone().unwrap_or_else(|| if shm.is_dir() { shm.into() } else { std::env::temp_dir() });
-    let dir = temporary_dir(&base, "dhow-bench").map_err(Failure::failed)?;
+    let dir = Scratch::in_or_memory(args.dir.as_deref(), "dhow-bench")?;
     if !args.json {
         say(described(&links));
     }
@@ -54,9 +53,7 @@ fn on_links(args: &BenchInter) -> Outcome {
     } else {
         measure(args, &links, &net, &dir)
     };
-    if let Err(e) = std::fs::remove_dir_all(&dir) {
-        warn(format!("{}: {e}", dir.display()));
-    }
+    drop(dir);
     let mut verdicts = done?;
     let after = if args.no_check { None } else { Some(carried(&net)?.0) };
     verdicts.push(targets::emulator(before, after));

@@ -1,0 +1,136 @@
+//! Temporary directories that are gone whatever ends a command: its own end, an error, SIGINT or SIGTERM. After SIGKILL
+//! they stay.
+//!
+//! Who made one owns it, and removes it by dropping it. All are in a list besides, since an interrupted command may have
+//! threads that nobody can drop anything of.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::exit::{Code, Failure, Outcome, warn};
+use crate::output::temporary_dir;
+
+static ALL: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// How often a directory is removed again in which somebody still makes files, and how long after.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A new directory, open to this user alone, which goes with this.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one in `base`.
+    ///
+    /// # Errors
+    /// Those of `mkdir(2)`.
+    pub fn new(base: &Path, name: &str) -> std::io::Result<Self> {
+        let mut all = ALL.lock();
+        let path = temporary_dir(base, name)?;
+        all.insert(path.clone());
+        Ok(Self(path))
+    }
+
+    /// Makes one in `base`, or in the system's directory for such files.
+    ///
+    /// # Errors
+    /// Those of `mkdir(2)`.
+    pub fn in_or_temp(base: Option<&Path>, name: &str) -> Outcome<Self> {
+        Self::new(&base.map_or_else(std::env::temp_dir, Path::to_path_buf), name).map_err(Failure::failed)
+    }
+
+    /// Makes one in `base`, or in memory where there is a place for that.
+    ///
+    /// # Errors
+    /// Those of `mkdir(2)`.
+    pub fn in_or_memory(base: Option<&Path>, name: &str) -> Outcome<Self> {
+        let shm = Path::new("/dev/shm");
+        Self::in_or_temp(base.or_else(|| shm.is_dir().then_some(shm)), name)
+    }
+}
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Only what is in the list: who took it out removes it.
+        if ALL.lock().remove(&self.0) {
+            clear(&self.0);
+        }
+    }
+}
+
+/// Does the work of a command, unless SIGINT or SIGTERM comes first; then everything in the list is removed.
+///
+/// # Errors
+/// Those of the work; [`Code::Interrupted`].
+pub async fn unless_interrupted(work: impl Future<Output = Outcome>) -> Outcome {
+    let done = tokio::select! {
+        // First: from before anything is made, the signals no longer end the process by themselves.
+        biased;
+        () = crate::serve::interrupted() => None,
+        done = work => Some(done),
+    };
+    match done {
+        Some(done) => done,
+        None => {
+            // Also what its threads may still make: nothing is made any more while this is held, and the process ends.
+            let all = std::mem::take(&mut *ALL.lock());
+            all.iter().for_each(|path| clear(path));
+            Err(Failure { code: Code::Interrupted, message: "interrupted".to_owned() })
+        }
+    }
+}
+
+fn clear(path: &Path) {
+    for n in 1.. {
+        match std::fs::remove_dir_all(path) {
+            Ok(()) => return,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
+            Err(_) if n < TRIES => std::thread::sleep(PAUSE),
+            Err(e) => return warn(format!("{}: {e}", path.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_when_dropped() {
+        let scratch = Scratch::in_or_temp(None, "dhow-test").unwrap();
+        std::fs::write(scratch.join("file"), b"x").unwrap();
+        let path = scratch.to_path_buf();
+        assert!(path.starts_with(std::env::temp_dir()) && ALL.lock().contains(&path));
+        drop(scratch);
+        assert!(!path.exists() && !ALL.lock().contains(&path));
+    }
+
+    #[test]
+    fn what_is_still_filled_is_cleared() {
+        let scratch = Scratch::in_or_temp(None, "dhow-test").unwrap();
+        let path = scratch.to_path_buf();
+        let filling = {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                (0..20_000).take_while(|n| std::fs::write(path.join(n.to_string()), b"").is_ok()).count()
+            })
+        };
+        clear(&path);
+        assert!(filling.join().unwrap() <= 20_000);
+        assert!(!path.exists());
+        // Nothing is left to be removed; a warning would be for nothing.
+        ALL.lock().remove(&path);
+    }
+}

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dhow_client::v4::ops::{DataContent, SetxattrOption, access, share};
-use dhow_client::v4::{Attrs, FileType, NfsTime, SetTime, StableHow, Status, TO_EOF};
+use dhow_client::v4::{Attrs, FileType, LockType, NfsTime, SetTime, StableHow, Status, TO_EOF};
 use dhow_client::{
     Client, ClientConfig, CopyBegun, CopyOptions, Create, Error, Fs, NfsUrl, OpenOptions, Pipeline, PutOptions, STAT,
     probe,
@@ -166,6 +166,7 @@ pub async fn run(url: &NfsUrl, only: Option<String>) -> Result<bool, Box<dyn std
     names(&mut round, &fs).await;
     data(&mut round, &fs).await;
     locks(&mut round, &fs, url, &work).await;
+    io_under_locks(&mut round, &fs, url, &work).await;
     sparse_and_copies(&mut round, &fs).await;
     sessions(&mut round, &fs, url).await;
 
@@ -547,6 +548,75 @@ async fn locks(round: &mut Round, fs: &Fs, url: &NfsUrl, work: &str) {
             a.close().await?;
             other.close().await?;
             Ok(format!("granted {} ms after it was free", (got - freed).as_millis()))
+        })
+        .await;
+}
+
+/// I/O with the stateid of a lock (RFC 8881 sections 8.2.5 and 9.1.2), while locks grow, shrink and change their kind.
+async fn io_under_locks(round: &mut Round, fs: &Fs, url: &NfsUrl, work: &str) {
+    round
+        .check("I/O under locks", async {
+            let other = connect(url, |_| {}).await?;
+            let theirs = other.fs().subtree(url.path()).await?.subtree(work).await?;
+            let open = OpenOptions::read_write().create(Create::IfMissing, 0o644);
+            let (a, b) = (fs.open("under-locks", &open).await?, theirs.open("under-locks", &open).await?);
+            ensure!(a.try_lock(true, 0, 100).await?.is_none() && b.try_lock(true, 100, 100).await?.is_none(), "locks");
+            let (mine, other_half) = (pattern(100, 21), pattern(100, 22));
+            // Both at once, each in its own range, stable and not.
+            let writes = async { a.write_all_at(0, mine.clone(), StableHow::FILE_SYNC).await };
+            let others = async { b.write_all_at(100, other_half.clone(), StableHow::UNSTABLE).await };
+            let (_, unstable) = tokio::try_join!(writes, others)?;
+            ensure!(b.commit(0, 0).await? == unstable.verifier, "the verifier changed");
+            ensure!(a.read_full_at(0, 100).await?.data == mine, "own half");
+            ensure!(b.read_full_at(100, 100).await?.data == other_half, "the other half");
+            // Smaller and larger than the lock: it is the stateid that counts, not the range.
+            a.set_size(200).await?;
+            ensure!(a.stat().await?.size == Some(200), "size");
+            match a.allocate(0, 200).await {
+                Err(e) if e.is(Status::NOTSUPP) || e.is(Status::OP_ILLEGAL) => {}
+                done => done?,
+            }
+            ensure!(a.read_full_at(0, 200).await?.eof, "no end");
+            // Down to a lock for reading, which others share, and up again when they do not.
+            ensure!(a.try_lock(false, 0, 100).await?.is_none(), "down");
+            ensure!(b.try_lock(false, 0, 50).await?.is_none(), "not shared");
+            ensure!(b.read_full_at(0, 100).await?.data == mine, "read under a shared lock");
+            ensure!(a.try_lock(true, 0, 100).await?.is_some(), "up, while it is shared");
+            a.write_all_at(60, mine.slice(60..), StableHow::FILE_SYNC).await?;
+            b.unlock(0, 50).await?;
+            ensure!(a.try_lock(true, 0, 100).await?.is_none(), "up");
+            // A hole in the middle is free, its edges are not.
+            a.unlock(40, 20).await?;
+            ensure!(b.try_lock(true, 40, 20).await?.is_none(), "the middle");
+            ensure!(b.try_lock(true, 39, 1).await?.is_some() && b.try_lock(true, 60, 1).await?.is_some(), "the edges");
+            let middle = pattern(20, 23);
+            b.write_all_at(40, middle.clone(), StableHow::FILE_SYNC).await?;
+            a.write_all_at(0, mine.slice(..40), StableHow::FILE_SYNC).await?;
+            a.write_all_at(60, mine.slice(60..), StableHow::FILE_SYNC).await?;
+            // Two owners of one open keep each other out; the file's I/O goes on under its own.
+            let owner = Bytes::from_static(b"another owner");
+            ensure!(a.lock_as(&owner, LockType::WRITE, 0, 10).await?.is_some(), "two owners of one open");
+            ensure!(a.lock_as(&owner, LockType::WRITE, 300, 10).await?.is_none(), "a lock of its own");
+            ensure!(b.test_lock(true, 300, 1).await?.is_some() && a.test_lock(true, 300, 1).await?.is_some(), "seen");
+            a.unlock_as(&owner, 300, 10).await?;
+            // One who reads alone.
+            let reader = theirs.open("under-locks", &OpenOptions::read()).await?;
+            ensure!(reader.try_lock(false, 300, 5).await?.is_none(), "lock of a reader");
+            ensure!(reader.read_full_at(0, 40).await?.data == mine.slice(..40), "its data");
+            is_status(reader.try_lock(true, 300, 5).await, &[Status::OPENMODE])?;
+            reader.close().await?;
+            // Without locks it is the stateid of the open again.
+            a.unlock(0, TO_EOF).await?;
+            a.write_all_at(200, middle.clone(), StableHow::FILE_SYNC).await?;
+            b.close().await?;
+            ensure!(a.try_lock(true, 0, TO_EOF).await?.is_none(), "all of it");
+            let all = [&mine[..40], &middle, &mine[60..], &other_half, &middle].concat();
+            ensure!(a.read_full_at(0, 1000).await?.data == all, "content");
+            // With its lock.
+            a.commit_and_close().await?;
+            ensure!(content(fs, "under-locks").await? == all, "content in the end");
+            other.close().await?;
+            Ok(String::new())
         })
         .await;
 }

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::check::{repeatable, reply_fits, spoiled, succeeds_again};
 use crate::counters::{add, rank};
 use crate::inner::{Inner, Session};
-use crate::{Error, Result, opens, rpc};
+use crate::{Error, Result, moved, opens, rpc};
 
 /// Sessions one request may outlive before something must be wrong with the server.
 const MOST_SESSIONS: u32 = 16;
@@ -378,6 +378,9 @@ impl Inner {
         if actions.test_stateids {
             self.revoked.notify_one();
         }
+        if actions.find_moved {
+            self.moved.notify_one();
+        }
         if actions.bind_backchannel {
             self.want_backchannel(session.epoch, sent_at);
         }
@@ -388,12 +391,22 @@ impl Inner {
     ///
     /// When a repetition stops at an operation that succeeded the time before, the caller gets that earlier answer, with
     /// its "later", if it holds an open (to be used or closed) or if it is why the repetition stopped ([`spoiled`]).
+    ///
+    /// What is answered by MOVED becomes an error that says where to, unless an open is owed a CLOSE.
     pub(crate) async fn execute_patiently(self: &Arc<Self>, request: Request) -> Result<CompoundRes> {
+        let res = self.patiently(&request).await?;
+        if res.status == Status::MOVED && request.internal.is_none() && !opens_file(&res) {
+            return Err(moved::error(self, &request, &res).await);
+        }
+        Ok(res)
+    }
+
+    async fn patiently(self: &Arc<Self>, request: &Request) -> Result<CompoundRes> {
         let mut backoff: Option<Backoff> = None;
         let mut doubt = false;
         let mut earlier: Option<CompoundRes> = None;
         loop {
-            let res = match (self.execute_once(&request, &mut doubt).await, earlier.take()) {
+            let res = match (self.execute_once(request, &mut doubt).await, earlier.take()) {
                 // Nobody waits any more, but what was opened is owed a CLOSE.
                 (Err(Error::Closed), Some(before)) if opens_file(&before) => return Ok(before),
                 (Err(e), _) => return Err(e),
@@ -402,7 +415,7 @@ impl Inner {
                     match classify(res.status) {
                         Class::Delay | Class::Grace => before,
                         _ if opens_file(&before) || spoiled(&request.ops, &res).is_some() => return Ok(before),
-                        _ => return known(&request, res, doubt),
+                        _ => return known(request, res, doubt),
                     }
                 }
                 (Ok(res), _) => res,
@@ -410,7 +423,7 @@ impl Inner {
             let policy = match classify(res.status) {
                 Class::Delay => Policy::DELAY,
                 Class::Grace => Policy::GRACE,
-                _ => return known(&request, res, doubt),
+                _ => return known(request, res, doubt),
             };
             let done = res.results.len().saturating_sub(1);
             if !request.ops.iter().take(done).all(succeeds_again) {

@@ -11,7 +11,7 @@ use dhow_rpc::Credential;
 use crate::call::{Caller, Leaving, Request, data_bytes};
 use crate::counters::{Counters, add};
 use crate::inner::Inner;
-use crate::{ClientConfig, Error, Fs, Result, links, opens, recover, rpc, sessions};
+use crate::{ClientConfig, Error, Fs, Result, links, moved, opens, recover, rpc, sessions};
 
 /// Bytes around the data of a READ reply or WRITE call: headers, a credential of full size, SEQUENCE, PUTFH.
 const AROUND_DATA: u32 = 1024;
@@ -48,7 +48,8 @@ pub struct CallOptions {
     /// Have the server keep the reply, so that a retry over a new connection gets it: for requests that change
     /// something. The reply must then be small (4 KiB).
     pub cache: bool,
-    /// Wait and send again when the server answers DELAY or GRACE and nothing before that answer forbids it.
+    /// Wait and send again when the server answers DELAY or GRACE and nothing before that answer forbids it; and ask for
+    /// the new place when it answers MOVED ([`Error::Moved`]).
     pub patient: bool,
     /// Whose call it is; the client's own when `None`.
     pub credential: Option<Arc<Credential>>,
@@ -118,6 +119,7 @@ impl Client {
         };
         tokio::spawn(recover::renew(Arc::downgrade(&inner)));
         tokio::spawn(recover::watch_revoked(Arc::downgrade(&inner)));
+        tokio::spawn(moved::watch(Arc::downgrade(&inner)));
         Ok(client)
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::file::MOST_REPAIRS;
 use crate::fs::putfh;
-use crate::{Client, Error, File, Fs, Lost, Result};
+use crate::{Client, Error, File, Fs, Lost, Result, opens};
 
 /// When an asynchronous copy is asked how far it is: soon, for the sake of a progress bar, then seldom. Completion is
 /// told by CB_OFFLOAD; polling is for the case that it is lost (case K02).
@@ -206,6 +206,8 @@ impl File {
         let inner = self.fs().client().inner();
         let mut repairs = 0;
         loop {
+            opens::settle(inner, &self.open).await?;
+            opens::settle(inner, &target.open).await?;
             let sent_at = inner.now();
             let (src, src_generation) = self.open.stateid()?;
             let (dst, dst_generation) = target.open.stateid()?;

@@ -7,6 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use dhow_proto::v4::{OpNum, Status};
 
+use crate::NfsUrl;
+use crate::moved::Places;
+
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -41,6 +44,17 @@ pub enum Error {
         what: Lost,
         /// What the server said.
         status: Status,
+    },
+
+    /// The filesystem is at another server now, or always was (a referral). Nothing is followed: connect there.
+    #[error("{}moved to {}, which is not followed ({op}: MOVED)", Subject(.path), Places(.to))]
+    Moved {
+        /// The operation that was refused.
+        op: OpNum,
+        /// Where it is, as far as the server says: the root of the filesystem there.
+        to: Arc<[NfsUrl]>,
+        /// The path concerned, where there is one.
+        path: Option<Bytes>,
     },
 
     /// Unstable data was lost by the server (its write verifier changed): write it again.
@@ -126,6 +140,19 @@ impl Error {
             Self::Status { op, status, path: None } => {
                 Self::Status { op, status, path: Some(Bytes::copy_from_slice(place.as_ref())) }
             }
+            Self::Moved { op, to, path: None } => {
+                Self::Moved { op, to, path: Some(Bytes::copy_from_slice(place.as_ref())) }
+            }
+            other => other,
+        }
+    }
+
+    /// The error without the path that was being worked on.
+    #[must_use]
+    pub fn without_path(self) -> Self {
+        match self {
+            Self::Status { op, status, .. } => Self::Status { op, status, path: None },
+            Self::Moved { op, to, .. } => Self::Moved { op, to, path: None },
             other => other,
         }
     }
@@ -134,6 +161,7 @@ impl Error {
     pub fn wire_status(&self) -> Option<Status> {
         match self {
             Self::Status { status, .. } | Self::StateLost { status, .. } => Some(*status),
+            Self::Moved { .. } => Some(Status::MOVED),
             _ => None,
         }
     }
@@ -202,7 +230,7 @@ fn explain(status: Status, op: OpNum) -> String {
         Status::GRACE => "the server is in its grace period after a restart",
         Status::DENIED | Status::LOCKED => "locked by another process",
         Status::SHARE_DENIED => "opened by another process that shares it with nobody",
-        Status::MOVED => "moved to another server, which this client does not follow",
+        Status::MOVED => "moved to another server, which is not followed",
         Status::WRONGSEC => "the server wants another security flavor here",
         Status::SYMLINK => "is a symbolic link",
         Status::WRONG_TYPE => "wrong type of file",

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::deleg::Delegation;
 use crate::fs::{STAT, Tail, putfh};
-use crate::opens::OpenState;
+use crate::opens::{self, OpenState};
 use crate::{Client, Error, Fs, Lost, Place, Result};
 
 /// Times one call has an open repaired before it is taken for lost: a server that forgets it as often is not to be
@@ -54,6 +54,7 @@ pub(crate) async fn run_on(
     let inner = fs.client().inner();
     let (mut newest, mut repairs) = (false, 0);
     loop {
+        opens::settle(inner, open).await?;
         let (stateid, generation) = open.stateid()?;
         let mut ops = vec![putfh(&open.fh)];
         ops.extend(build(stateid));
@@ -120,6 +121,9 @@ impl File {
     }
 
     pub(crate) fn set_attrs(&self, attrs: Attrs) {
+        if let Some(fsid) = attrs.fsid {
+            self.open.set_fsid(fsid);
+        }
         *self.attrs.lock() = attrs;
     }
 
@@ -152,7 +156,8 @@ impl File {
         self.attrs.lock().size.unwrap_or(0)
     }
 
-    /// The stateid of the open, for operations of your own.
+    /// The stateid of the open, for operations of your own. After a restart of the server it is of no use until the file
+    /// is open again, for which calls of this library wait.
     ///
     /// # Errors
     ///
@@ -391,7 +396,10 @@ impl File {
     ///
     /// # Errors
     ///
-    /// The server's. An open that the server no longer knows counts as closed.
+    /// The server's. [`Error::StateLost`] when the open, its share reservation or a lock that was not unlocked is lost,
+    /// or is found to be lost by this: others may have used the file in the meantime. It says so also where an earlier
+    /// call did; the file is closed all the same. A plain open (no lock, no DENY) that the server no longer knows counts
+    /// as closed. A file that is dropped instead tells nobody.
     pub async fn close(self) -> Result<()> {
         self.close_with(None, &[]).await.0.map(|_| ())
     }
@@ -509,34 +517,32 @@ impl File {
         let mut rest = None;
         let mut with = before.as_ref();
         let outcome = loop {
-            let mut tail = match self.run(true, |stateid| build(with, stateid, after)).await {
+            let done = match self.open.owed() {
+                // It could not be reclaimed: the server has nothing to close.
+                Some(status) => Err(Error::StateLost { what: Lost::Open, status }),
+                None => self.run(true, |stateid| build(with, stateid, after)).await,
+            };
+            let mut tail = match done {
                 Ok(tail) => tail,
-                Err(lost @ Error::StateLost { .. }) => {
-                    // What was to be made safe was not.
-                    if with.is_some() {
-                        first_error = Some(lost);
-                    }
+                Err(Error::StateLost { status, .. }) => {
                     // Lost to us, but the server may hold it; what it says no longer matters.
-                    if let Some(stateid) = self.open.closing_stateid() {
+                    if self.open.loss().is_some()
+                        && let Some(stateid) = self.open.closing_stateid()
+                    {
                         let mut ops = vec![putfh(self.fh())];
                         ops.extend(build(None, stateid, &[]));
                         let _ = Box::pin(self.fs.call(ops, true)).await;
                     }
-                    break Ok(());
+                    let inner = self.fs.client().inner();
+                    break match opens::closing_loss(inner, &self.open, status).await {
+                        Some((what, status)) => Err(Error::StateLost { what, status }),
+                        None => Box::pin(self.alone(with)).await.map(|alone| verifier = alone),
+                    };
                 }
                 // Asked for again in another session, and not known any more: it was closed the first time. What the
                 // COMMIT before it said then is not known.
                 Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) => {
-                    if let Some(before) = with {
-                        match Box::pin(self.fs.call(vec![putfh(self.fh()), before.clone()], true)).await {
-                            Ok(res) => match res.results.last() {
-                                Some(ResOp::Commit(Ok(ok))) => verifier = Some(ok.verifier),
-                                _ => first_error = Some(Client::stopped(&res)),
-                            },
-                            Err(e) => first_error = Some(e),
-                        }
-                    }
-                    break Ok(());
+                    break Box::pin(self.alone(with)).await.map(|alone| verifier = alone);
                 }
                 Err(e) => break Err(e),
             };
@@ -569,6 +575,16 @@ impl File {
         self.fs.client().inner().opens.remove(&self.open);
         let done = outcome.and_then(|()| first_error.map_or(Ok(verifier), Err));
         (done, rest)
+    }
+
+    /// The COMMIT of a file whose CLOSE has nothing more to do; its verifier.
+    async fn alone(&self, commit: Option<&ArgOp>) -> Result<Option<Verifier>> {
+        let Some(commit) = commit else { return Ok(None) };
+        let res = self.fs.call(vec![putfh(self.fh()), commit.clone()], true).await?;
+        match res.results.last() {
+            Some(ResOp::Commit(Ok(ok))) => Ok(Some(ok.verifier)),
+            _ => Err(Client::stopped(&res)),
+        }
     }
 
     /// As a place, for calls that take one.

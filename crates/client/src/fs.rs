@@ -288,7 +288,7 @@ impl Fs {
             let rest = walk.steps.split_off(walk.steps.len().min(most));
             let mut ops = walk.ops();
             ops.extend([ArgOp::GetFh, getattr(mask)]);
-            let mut res = self.call(ops, false).await?;
+            let mut res = self.call(ops, false).await.map_err(|e| e.at(place.shown()))?;
             if res.status.is_ok() {
                 let node = Tail { results: std::mem::take(&mut res.results), status: res.status }.node()?;
                 let is_link = node.attrs.file_type == Some(FileType::LNK);
@@ -351,7 +351,7 @@ impl Fs {
         let before = ops.len();
         if before + tail.len() <= self.room().await? {
             ops.extend(tail.iter().cloned());
-            let mut res = self.call(ops, cache).await?;
+            let mut res = self.call(ops, cache).await.map_err(|e| e.at(place.shown()))?;
             let failed = res.results.len().saturating_sub(1);
             let suspect =
                 !walk.steps.is_empty() && failed <= before && matches!(res.status, Status::SYMLINK | Status::NOTDIR);
@@ -366,7 +366,7 @@ impl Fs {
         let node = Box::pin(self.find(place, true, Bitmap::of(&[attr::TYPE]))).await?;
         let mut ops = vec![putfh(&node.fh)];
         ops.extend(tail);
-        let mut res = self.call(ops, cache).await?;
+        let mut res = self.call(ops, cache).await.map_err(|e| e.at(place.shown()))?;
         if res.results.len() <= 1 && !res.status.is_ok() {
             return Err(Client::stopped(&res).at(place.shown()));
         }

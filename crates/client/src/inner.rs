@@ -15,7 +15,7 @@ use dhow_session::recovery::{Recovery, Step};
 use dhow_session::slots::{End, SlotTable, Ticket};
 use dhow_session::{Epoch, Time};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::call::Caller;
@@ -167,14 +167,17 @@ pub(crate) struct Inner {
     /// Those of the primary session, then those of further sessions. Locked for look-ups only.
     links: Mutex<Vec<Arc<Link>>>,
     pub(crate) state: Mutex<State>,
-    /// Counts changes of links and state; everybody who waits for something waits for the next.
-    pub(crate) changes: watch::Sender<u64>,
+    /// Tells of changes of links and state; everybody who waits for something waits for the next. They are woken in the
+    /// order in which they came.
+    pub(crate) changes: Notify,
     /// Wakes the recovery task.
     pub(crate) kick: Notify,
     /// Connections for further sessions that are yet to be made.
     pub(crate) dialled: Mutex<Vec<Connection>>,
     /// Wakes the task that looks for revoked stateids.
     pub(crate) revoked: Notify,
+    /// Wakes the task that looks for filesystems that moved.
+    pub(crate) moved: Notify,
     /// Wakes those who wait for a lock to come free (CB_NOTIFY_LOCK).
     pub(crate) lock_freed: Notify,
     pub(crate) counters: Counters,
@@ -229,10 +232,11 @@ impl Inner {
             conn_options,
             links: Mutex::new(links),
             state: Mutex::new(state),
-            changes: watch::Sender::new(0),
+            changes: Notify::new(),
             kick: Notify::new(),
             dialled: Mutex::default(),
             revoked: Notify::new(),
+            moved: Notify::new(),
             lock_freed: Notify::new(),
             counters: Counters::default(),
             offloads: Offloads::default(),
@@ -260,18 +264,18 @@ impl Inner {
     }
 
     pub(crate) fn changed(&self) {
-        self.changes.send_modify(|n| *n = n.wrapping_add(1));
+        self.changes.notify_waiters();
     }
 
     /// Waits until `look` finds something. `look` is called again after every change of links or state.
     pub(crate) async fn when<T>(&self, mut look: impl FnMut(&Self) -> Option<T>) -> T {
-        let mut changes = self.changes.subscribe();
         loop {
+            // From here on no change is missed (Notify::notify_waiters).
+            let changed = self.changes.notified();
             if let Some(found) = look(self) {
                 return found;
             }
-            // Never fails: the sender lives in self.
-            let _ = changes.changed().await;
+            changed.await;
         }
     }
 
@@ -361,6 +365,7 @@ impl Inner {
         }
         self.kick.notify_one();
         self.revoked.notify_one();
+        self.moved.notify_one();
         self.lock_freed.notify_waiters();
         self.changed();
     }

@@ -51,6 +51,7 @@ mod inner;
 mod inter;
 mod links;
 mod lock;
+mod moved;
 mod offload;
 mod open;
 mod opens;

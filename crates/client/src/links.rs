@@ -176,11 +176,13 @@ async fn tend(inner: &Arc<Inner>, link: &Link, conn: &Connection) -> bool {
             (live.bound != session.epoch || back).then_some(Some(session))
         });
         let session = tokio::select! {
+            biased;
             _ = conn.closed() => return was_bound,
             session = wanted => session,
         };
         let Some(session) = session else { return was_bound };
         let bound = tokio::select! {
+            biased;
             _ = conn.closed() => return was_bound,
             bound = bind(inner, conn, &session) => bound,
         };
@@ -193,6 +195,7 @@ async fn tend(inner: &Arc<Inner>, link: &Link, conn: &Connection) -> bool {
                 inner.session_lost(session.epoch);
                 // Until the recovery has made another, there is nothing to bind to.
                 tokio::select! {
+                    biased;
                     _ = conn.closed() => return was_bound,
                     () = inner.when(|i| (!i.state.lock().pool.contains(session.epoch)).then_some(())) => {}
                 }

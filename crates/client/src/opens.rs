@@ -4,22 +4,24 @@
 //! # States
 //!
 //! An open is *good*, *owed* (refused as a reclaim, to be opened anew after RECLAIM_COMPLETE), *lost* (for good: every
-//! use says so, by [`Error::StateLost`]) or closed. Its generation counts how often its stateids were replaced: an
+//! use says so, by [`Error::StateLost`], CLOSE included) or closed. An owed open is settled by a task of its own: a
+//! server may want it to wait until the grace period is over, and that holds up nobody but calls about this file (RFC
+//! 8881 sections 8.4.2.1 and 18.51.3: after RECLAIM_COMPLETE it is an ordinary OPEN). Its generation counts how often its stateids were replaced: an
 //! answer to a request of an earlier generation changes nothing.
 //!
 //! An open is *guarded* when its holder relies on what others cannot do meanwhile: it denies something, or holds
 //! byte-range locks. What a plain open promises is as true after it was opened anew; what a guarded one promised may
 //! have been broken in between, so it is never opened anew but lost.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use dhow_proto::v4::ops::{
     CloseArgs, ExistLockOwner, FreeStateidArgs, LockArgs, LockRes, Locker, OpenArgs, OpenClaim, OpenHow,
     OpenToLockOwner, PutFhArgs, TestStateidArgs, share,
 };
-use dhow_proto::v4::{ArgOp, ClientId, DelegationType, FileHandle, OpNum, ResOp, StateOwner, Stateid, Status};
+use dhow_proto::v4::{ArgOp, ClientId, DelegationType, FileHandle, FsId, OpNum, ResOp, StateOwner, Stateid, Status};
 use dhow_rpc::Credential;
 use dhow_session::classify::{Class, classify};
 use parking_lot::Mutex;
@@ -33,7 +35,8 @@ use crate::{Error, Lost, Result};
 /// All opens of a client that are not closed.
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
-    table: Mutex<(u64, HashMap<u64, Weak<OpenState>>)>,
+    /// In the order in which they came: in that they are reclaimed.
+    table: Mutex<(u64, BTreeMap<u64, Weak<OpenState>>)>,
 }
 
 /// One open file.
@@ -41,6 +44,8 @@ pub(crate) struct Opens {
 pub(crate) struct OpenState {
     id: u64,
     pub(crate) fh: FileHandle,
+    /// The filesystem it is in, when known.
+    fsid: OnceLock<FsId>,
     /// The open-owner: one for each open, so that closing one file handle leaves others alone.
     owner: Bytes,
     access: u32,
@@ -65,7 +70,7 @@ struct Held {
     /// A CLOSE is on its way: what the server knows no more is not to be opened anew.
     closing: bool,
     /// By lock-owner.
-    locks: HashMap<Bytes, LockHeld>,
+    locks: BTreeMap<Bytes, LockHeld>,
 }
 
 #[derive(Debug, Clone)]
@@ -105,10 +110,21 @@ impl Opens {
             owed: None,
             closed: false,
             closing: false,
-            locks: HashMap::new(),
+            locks: BTreeMap::new(),
         };
         let (held, delegation, examining) = (Mutex::new(held), Mutex::default(), tokio::sync::Mutex::default());
-        let open = Arc::new(OpenState { id, fh, owner, access, deny, cred, held, delegation, examining });
+        let open = Arc::new(OpenState {
+            id,
+            fh,
+            fsid: OnceLock::new(),
+            owner,
+            access,
+            deny,
+            cred,
+            held,
+            delegation,
+            examining,
+        });
         table.1.insert(id, Arc::downgrade(&open));
         open
     }
@@ -195,6 +211,16 @@ impl OpenState {
         true
     }
 
+    /// The filesystem it is in, when known.
+    pub(crate) fn fsid(&self) -> Option<FsId> {
+        self.fsid.get().copied()
+    }
+
+    pub(crate) fn set_fsid(&self, fsid: FsId) {
+        // It does not change while it is open.
+        let _ = self.fsid.set(fsid);
+    }
+
     /// The delegation that came with it.
     pub(crate) fn delegation(&self) -> Option<Arc<Delegation>> {
         self.delegation.lock().clone()
@@ -242,6 +268,21 @@ impl OpenState {
         }
     }
 
+    /// Why it could not be reclaimed, until it is opened anew or lost.
+    pub(crate) fn owed(&self) -> Option<Status> {
+        self.held.lock().owed
+    }
+
+    /// What of it is lost.
+    pub(crate) fn loss(&self) -> Option<(Lost, Status)> {
+        self.held.lock().lost
+    }
+
+    fn is_closing(&self) -> bool {
+        let held = self.held.lock();
+        held.closing || held.closed
+    }
+
     fn is_lost(&self) -> bool {
         self.held.lock().lost.is_some()
     }
@@ -262,7 +303,7 @@ impl OpenState {
         })
     }
 
-    fn request(&self, ops: Vec<ArgOp>, session: Option<&Arc<Session>>) -> Request {
+    pub(crate) fn request(&self, ops: Vec<ArgOp>, session: Option<&Arc<Session>>) -> Request {
         // Kept by the server, so that a retry over another connection gets the answer.
         Request { cache: true, cred: self.cred.clone(), internal: session.map(Arc::clone), ..Request::new(ops) }
     }
@@ -368,6 +409,7 @@ fn own_failure<T>(done: Result<T>) -> Result<Result<T, Status>> {
         // The user's credential is refused: others may go on.
         Err(Error::Auth(_)) => Ok(Err(Status::ACCESS)),
         Err(Error::Argument(_)) => Ok(Err(Status::INVAL)),
+        Err(Error::Moved { .. }) => Ok(Err(Status::MOVED)),
         Err(Error::Protocol(_) | Error::OutcomeUnknown { .. }) => Ok(Err(Status::SERVERFAULT)),
         Err(Error::Status { status, .. }) if !matches!(status, Status::BADSESSION | Status::DEADSESSION) => {
             Ok(Err(status))
@@ -414,37 +456,56 @@ pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> R
     Ok(())
 }
 
-/// Opens anew what could not be reclaimed: the server did not restart but has dropped us, or its grace period is over.
-/// Only after RECLAIM_COMPLETE, before which such an OPEN is answered by GRACE (RFC 8881 section 18.51.3). Plain opens
-/// are as good as before by that, guarded ones are lost.
+/// Sees to what could not be reclaimed: the server did not restart but has dropped us, or its grace period is over, or
+/// it refused. Only after RECLAIM_COMPLETE, before which an OPEN is answered by GRACE (RFC 8881 section 18.51.3). Guarded
+/// opens are lost at once, plain ones are opened anew, each in a task of its own.
+pub(crate) fn settle_all(inner: &Arc<Inner>) {
+    for open in inner.opens.all() {
+        match (open.owed(), open.guard()) {
+            (None, _) => {}
+            (Some(status), Some(what)) => {
+                open.held.lock().owed = None;
+                open.lose(inner, what, status);
+            }
+            (Some(_), None) => {
+                let inner = Arc::clone(inner);
+                tokio::spawn(async move { settle(&inner, &open).await });
+            }
+        }
+    }
+}
+
+/// Waits until an open that could not be reclaimed is opened anew or lost, and does it if nobody else does.
 ///
 /// # Errors
 ///
-/// As [`reclaim_all`].
-pub(crate) async fn reopen_all(inner: &Arc<Inner>, session: &Arc<Session>) -> Result<()> {
-    for open in inner.opens.all() {
-        let owed = open.held.lock().owed;
-        match owed {
-            Some(status) if !open.is_closed() => open.anew(inner, Some(session), (None, status)).await?,
-            _ => {}
-        }
+/// When the client has ended.
+pub(crate) async fn settle(inner: &Arc<Inner>, open: &OpenState) -> Result<()> {
+    if open.owed().is_none() || open.is_closing() {
+        return Ok(());
     }
-    Ok(())
+    let _one_at_a_time = open.examining.lock().await;
+    inner.session().await?;
+    match open.owed() {
+        Some(status) if !open.is_closing() => open.anew(inner, (None, status)).await,
+        _ => Ok(()),
+    }
 }
 
 impl OpenState {
     /// Opens it anew after its stateid was lost for the reason `why`, or counts it as lost. `generation`: that of the
     /// stateid which was lost.
-    async fn anew(
-        &self,
-        inner: &Arc<Inner>,
-        session: Option<&Arc<Session>>,
-        (generation, why): (Option<u64>, Status),
-    ) -> Result<()> {
+    async fn anew(&self, inner: &Arc<Inner>, (generation, why): (Option<u64>, Status)) -> Result<()> {
         let lost = match self.guard() {
             Some(what) => (what, why),
             None if self.is_lost() => return Ok(()),
-            None => match self.reopen(inner, session, OpenClaim::Fh).await? {
+            None => match self.reopen(inner, None, OpenClaim::Fh).await? {
+                Ok(stateid) if self.is_closing() => {
+                    // Its CLOSE was sent without this.
+                    let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: stateid });
+                    let ops = vec![ArgOp::PutFh(PutFhArgs { object: self.fh.clone() }), close];
+                    return own_failure(inner.execute_patiently(self.request(ops, None)).await).map(drop);
+                }
                 Ok(stateid) => {
                     let mut held = self.held.lock();
                     if generation.is_none_or(|generation| generation == held.generation) {
@@ -490,43 +551,42 @@ pub(crate) async fn acknowledge(inner: &Arc<Inner>, stateid: Stateid) -> Result<
     }
 }
 
-/// Asks what is left of an open, acknowledges what was revoked (RFC 8881 sections 18.38 and 18.48), and opens it anew or
-/// counts it as lost. Whether anything was gone.
-///
-/// # Errors
-///
-/// When the server cannot be asked.
-pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool> {
-    let _one_at_a_time = open.examining.lock().await;
+/// What of an open is gone.
+struct Tested {
+    found: bool,
+    generation: u64,
+    of_open: Option<Status>,
+    of_lock: Option<Status>,
+}
+
+/// Asks what is left of an open, and acknowledges what was revoked (RFC 8881 sections 18.38 and 18.48).
+async fn test(inner: &Arc<Inner>, open: &OpenState) -> Result<Tested> {
     let (generation, mut asked) = {
         let held = open.held.lock();
-        if held.closed || held.closing || held.lost.is_some() {
-            return Ok(false);
-        }
         let locks = held.locks.iter().map(|(owner, l)| (l.stateid, Of::Lock(owner.clone())));
         let asked: Vec<_> = std::iter::once((held.stateid, Of::Open)).chain(locks).collect();
         (held.generation, asked)
     };
+    let mut tested = Tested { found: false, generation, of_open: None, of_lock: None };
     asked.extend(open.delegation().and_then(|d| Some((d.to_test()?, Of::Delegation(d)))));
     let stateids = asked.iter().map(|(stateid, _)| *stateid).collect();
     let test = ArgOp::TestStateid(TestStateidArgs { stateids });
     let res = inner.execute_patiently(open.request(vec![test], None)).await?;
-    let Some(ResOp::TestStateid(Ok(ok))) = res.results.first() else { return Ok(false) };
-    let (mut found, mut of_open, mut of_lock) = (false, None, None);
+    let Some(ResOp::TestStateid(Ok(ok))) = res.results.first() else { return Ok(tested) };
     for ((stateid, of), status) in asked.iter().zip(&ok.status_codes) {
         if !is_gone(*status) {
             continue;
         }
-        found = true;
+        tested.found = true;
         match of {
-            Of::Open => of_open = Some(*status),
+            Of::Open => tested.of_open = Some(*status),
             Of::Lock(owner) => {
                 let mut held = open.held.lock();
                 if held.generation == generation {
                     let ranges = held.locks.get(owner).is_some_and(|l| !l.ranges.is_empty());
                     // A lock state without locks protects nothing.
                     if ranges {
-                        of_lock = Some(*status);
+                        tested.of_lock = Some(*status);
                     } else {
                         held.locks.remove(owner);
                     }
@@ -539,24 +599,72 @@ pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool
             acknowledge(inner, *stateid).await?;
         }
     }
-    if open.generation() != generation || open.held.lock().closing || open.is_closed() {
+    Ok(tested)
+}
+
+/// Asks what is left of an open, acknowledges what was revoked, and opens it anew or counts it as lost. Whether anything
+/// was gone.
+///
+/// # Errors
+///
+/// When the server cannot be asked.
+pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool> {
+    let _one_at_a_time = open.examining.lock().await;
+    if open.is_closing() || open.is_lost() {
+        return Ok(false);
+    }
+    if let Some(status) = open.owed() {
+        // Nothing is left of it.
+        open.anew(inner, (None, status)).await?;
+        return Ok(true);
+    }
+    let Tested { found, generation, of_open, of_lock } = test(inner, open).await?;
+    if open.generation() != generation || open.is_closing() {
         return Ok(found);
     }
     match (of_lock, of_open) {
         (Some(status), _) => open.lose(inner, Lost::Lock, status),
         // Somebody decided that this client is not to have it.
         (None, Some(Status::ADMIN_REVOKED)) => open.lose(inner, Lost::Open, Status::ADMIN_REVOKED),
-        (None, Some(status)) => open.anew(inner, None, (Some(generation), status)).await?,
+        (None, Some(status)) => open.anew(inner, (Some(generation), status)).await?,
         (None, None) => {}
     }
     Ok(found)
+}
+
+/// What its holder is to be told of an open of which CLOSE said `status`: that it is not known. What was revoked is
+/// acknowledged. A plain open that is gone is closed, and nobody could tell the difference.
+pub(crate) async fn closing_loss(inner: &Arc<Inner>, open: &OpenState, status: Status) -> Option<(Lost, Status)> {
+    let (guard, owed) = (open.guard(), open.owed());
+    if !open.is_lost() {
+        // Who opens it anew may have to wait for long.
+        let tested = match owed {
+            Some(_) => None,
+            None => {
+                let _one_at_a_time = open.examining.lock().await;
+                test(inner, open).await.ok()
+            }
+        };
+        let (of_open, of_lock) = tested.map_or((None, None), |t| (t.of_open, t.of_lock));
+        let status = owed.or(of_open).unwrap_or(status);
+        match (of_lock, guard) {
+            (Some(status), _) => open.lose(inner, Lost::Lock, status),
+            (None, _) if status == Status::ADMIN_REVOKED => open.lose(inner, Lost::Open, status),
+            (None, Some(what)) => open.lose(inner, what, status),
+            (None, None) => {}
+        }
+    }
+    open.loss()
 }
 
 /// [`examine`]s every open; whether anything was gone.
 pub(crate) async fn examine_all(inner: &Arc<Inner>) -> Result<bool> {
     let mut found = false;
     for open in inner.opens.all() {
-        found |= examine(inner, &open).await?;
+        // Of one that is being opened anew all is known.
+        if open.owed().is_none() {
+            found |= examine(inner, &open).await?;
+        }
     }
     Ok(found)
 }

@@ -12,7 +12,7 @@
 //! | BADSESSION, DEADSESSION | new session of the same client ID | left as they are | left | nothing; OutcomeUnknown for a request that may have been done and must not be done twice |
 //! | STALE_CLIENTID, or a client ID that is another one (a restart; or it dropped us) | new client ID and session; RECLAIM_COMPLETE | reclaimed (CLAIM_PREVIOUS, LOCK with reclaim) | reclaimed with their opens | nothing |
 //! | RESTART_RECLAIM_NEEDED, STALE_STATEID (restarted, session kept) | kept; RECLAIM_COMPLETE | reclaimed | reclaimed | nothing |
-//! | any refusal of a reclaim: NO_GRACE, RECLAIM_BAD, RECLAIM_CONFLICT, STALE, the credential | — | plain: opened anew by handle after RECLAIM_COMPLETE; guarded, or refused again: lost | lost | StateLost with the server's reason |
+//! | any refusal of a reclaim: NO_GRACE, RECLAIM_BAD, RECLAIM_CONFLICT, STALE, the credential | — | plain: opened anew by handle after RECLAIM_COMPLETE, while calls about other files go on; guarded, or refused again: lost | lost | StateLost with the server's reason |
 //! | EXPIRED_ALL_STATE_REVOKED | new client ID under a new verifier | nothing is reclaimed; plain: opened anew; guarded: lost | lost | StateLost (EXPIRED) |
 //! | EXPIRED_SOME_STATE_REVOKED, ADMIN_STATE_REVOKED, RECALLABLE_STATE_REVOKED | kept | all are tested (TEST_STATEID), the revoked acknowledged (FREE_STATEID), then as the next two rows; again after 1 s and, while nothing is found, ever more seldom | lost | as the next two rows |
 //! | EXPIRED, BAD_STATEID, DELEG_REVOKED of one stateid | kept | plain: opened anew; guarded: lost | lost; the open goes on | StateLost |
@@ -24,7 +24,11 @@
 //! | SEQ_MISORDERED to CREATE_SESSION | new client ID under a new verifier | as after a refused reclaim | | |
 //! | BACKCHANNEL_FAULT | no new requests, what is out ends, DESTROY_SESSION, new session | left | left | nothing |
 //! | CB_PATH_DOWN, CB_PATH_DOWN_SESSION | the connection is bound to the back channel, every 5 s at most | left | subject to revocation | nothing |
-//! | LEASE_MOVED, CB_GSS_…, DEVID_… | nothing: moved filesystems, GSS and pNFS are not followed | | | MOVED from what has moved |
+//! | LEASE_MOVED | kept; every filesystem with an open file is asked, until the flag is cleared: [`crate::moved`] | left | left | Moved from what has moved |
+//! | CB_GSS_…, DEVID_… | nothing: neither GSS nor pNFS is used | | | |
+//!
+//! CLOSE of an open that is lost says StateLost too, whether an earlier call said so or not, and so does one that finds a
+//! guarded open gone: a caller who was told of no error had what was promised until the end.
 //!
 //! A lock or an open with DENY that was granted by an answer older than a lease, or while state was being lost, is tested
 //! before the caller hears of it. I/O of a lock-owner carries the stateid of its locks, so that a lock that is lost by
@@ -330,7 +334,7 @@ async fn reclaim_complete(inner: &Arc<Inner>) -> Result<After> {
     let request = Request { cache: true, internal: Some(Arc::clone(&session)), ..Request::new(ops) };
     let res = inner.execute(request).await?;
     if matches!(res.status, Status::OK | Status::COMPLETE_ALREADY | Status::NOTSUPP) {
-        opens::reopen_all(inner, &session).await?;
+        opens::settle_all(inner);
     }
     let now = inner.now();
     let mut state = inner.state.lock();
@@ -369,7 +373,7 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
                 } else {
                     // Wakes early when the client is closed.
                     let closed = strong.when(|i| i.is_closed().then_some(()));
-                    tokio::select! { () = closed => return, () = tokio::time::sleep(wait) => Ok(()) }
+                    tokio::select! { biased; () = closed => return, () = tokio::time::sleep(wait) => Ok(()) }
                 }
             }
             Err(e) => Err(e),

@@ -61,6 +61,7 @@ pub(crate) async fn tend(inner: &Arc<Inner>) {
         }
         Advice::Wait(until) => {
             tokio::select! {
+                biased;
                 () = inner.kick.notified() => {}
                 () = tokio::time::sleep(until.saturating_sub(now)) => {}
             }

@@ -230,12 +230,7 @@ pub(crate) fn is_refusal(status: Status) -> bool {
 
 /// The message without the path, which is put before it in another form.
 pub(crate) fn without_path(error: &dhow_client::Error) -> String {
-    match error {
-        dhow_client::Error::Status { op, status, .. } => {
-            dhow_client::Error::Status { op: *op, status: *status, path: None }.to_string()
-        }
-        other => other.to_string(),
-    }
+    error.clone().without_path().to_string()
 }
 
 fn time(t: Option<NfsTime>) -> Time {

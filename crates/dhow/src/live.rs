@@ -125,12 +125,18 @@ pub struct Live {
     config: Config,
     opener: Opener,
     open: HashMap<String, Arc<dyn Backend>>,
+    acts_as_users: bool,
 }
 
 impl Live {
     /// With what the server was started with.
-    pub fn new(config: Config, opener: Opener, open: HashMap<String, Arc<dyn Backend>>) -> Self {
-        Self { config, opener, open }
+    pub fn new(config: Config, opener: Opener, open: HashMap<String, Arc<dyn Backend>>, limited: &Limited) -> Self {
+        Self { config, opener, open, acts_as_users: !limited.identity }
+    }
+
+    /// Whether the process has the privilege to act as the users of its clients; else all happens as its own user.
+    pub fn acts_as_users(&self) -> bool {
+        self.acts_as_users
     }
 
     /// Puts another configuration in force.

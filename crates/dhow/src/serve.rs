@@ -119,6 +119,7 @@ pub async fn run(args: Serve) -> Outcome {
     let exports = config.exports.clone();
     let default_listen = config.listen.is_empty();
     let (running, state, live) = start_live(config).await?;
+    let acts_as_users = live.acts_as_users();
     let site = Arc::new(Site { shared: Arc::clone(running.shared()), live: Mutex::new(live), args });
     let admin = crate::admin::socket::open(&state.path)
         .map_err(|e| Failure::failed(format!("{}: {e}", crate::admin::socket::path(&state.path).display())))?;
@@ -127,11 +128,7 @@ pub async fn run(args: Serve) -> Outcome {
     let hangups = tokio::spawn(reload_on_hangup(site));
     for export in &exports {
         let access = if export.read_only { "read-only" } else { "read-write" };
-        let squash = match export.squash {
-            Squash::None => String::new(),
-            Squash::Root => format!(", root acts as user {}", export.anonuid),
-            Squash::All => format!(", everybody acts as user {}", export.anonuid),
-        };
+        let squash = squash_words(export, acts_as_users);
         announce(&format!("serving {} at {}, {access}{squash}", export.dir.display(), export.name));
     }
     if let (Some(export), Some(addr)) = (exports.first(), running.addresses().first()) {
@@ -153,6 +150,16 @@ pub async fn run(args: Serve) -> Outcome {
     orders.abort();
     crate::admin::socket::remove(&state.path);
     Ok(())
+}
+
+/// Who acts as somebody else, for the line about an export. Without the privilege to act as users nobody does: all is
+/// done by the server's own user, of which there is a warning.
+fn squash_words(export: &Export, acts_as_users: bool) -> String {
+    match export.squash {
+        Squash::Root if acts_as_users => format!(", root acts as user {}", export.anonuid),
+        Squash::All if acts_as_users => format!(", everybody acts as user {}", export.anonuid),
+        _ => String::new(),
+    }
 }
 
 /// A server that can be told to read its configuration anew.
@@ -399,7 +406,7 @@ pub async fn start_live(config: Config) -> Outcome<(Running, StateDir, Live)> {
         }
         e => Failure::failed(e),
     })?;
-    Ok((running, state, Live::new(config, opener, open)))
+    Ok((running, state, Live::new(config, opener, open, &limited)))
 }
 
 fn bracketed(addr: SocketAddr) -> String {
@@ -422,6 +429,18 @@ mod tests {
         for bad in ["verbose", "dhow_server", "dhow_server=loud", "warn,x"] {
             assert_eq!(directives(bad), None, "{bad}");
         }
+    }
+
+    /// What cannot be done is not announced.
+    #[test]
+    fn nobody_is_squashed_without_the_privilege() {
+        let mut export = Export::new("/", "/srv");
+        assert_eq!(squash_words(&export, true), ", root acts as user 65534");
+        assert_eq!(squash_words(&export, false), "");
+        (export.squash, export.anonuid) = (Squash::All, 7);
+        assert_eq!(squash_words(&export, true), ", everybody acts as user 7");
+        export.squash = Squash::None;
+        assert_eq!(squash_words(&export, true), "");
     }
 
     #[test]

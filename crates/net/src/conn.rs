@@ -5,16 +5,16 @@ use crate::writer::WriteQueue;
 use crate::{Budget, Charge, ConnOptions, NetShared, ReadError, Record, RecordReader};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// Messages of up to this size may wait a moment for others to share a system call with, bytes. Larger ones are better
 /// copied to the socket by the threads that made them.
@@ -77,8 +77,11 @@ struct Inner {
     peer: Option<SocketAddr>,
     writer: WriteQueue,
     replies: Budget,
-    pending: Mutex<HashMap<u32, oneshot::Sender<Record>>>,
-    closed: watch::Sender<Option<CloseReason>>,
+    /// In order: those who are told of the end are told in that.
+    pending: Mutex<BTreeMap<u32, oneshot::Sender<Record>>>,
+    closed: OnceLock<CloseReason>,
+    /// Wakes those who wait for the end, in the order in which they came.
+    gone: Notify,
     stop: watch::Sender<bool>,
     shared: Arc<NetShared>,
 }
@@ -118,7 +121,8 @@ impl Connection {
             writer: WriteQueue::new(Box::new(write), options.write_high, Arc::clone(&shared)),
             replies: Budget::new(options.reply_budget),
             pending: Mutex::default(),
-            closed: watch::Sender::new(None),
+            closed: OnceLock::new(),
+            gone: Notify::new(),
             stop: watch::Sender::new(false),
             shared: Arc::clone(&shared),
         }));
@@ -159,7 +163,7 @@ impl Connection {
         let (tx, rx) = oneshot::channel();
         let mut rx = Some(rx);
         let busy = {
-            use std::collections::hash_map::Entry;
+            use std::collections::btree_map::Entry;
             let mut pending = self.0.pending.lock();
             match pending.entry(xid) {
                 Entry::Occupied(_) => rx = None,
@@ -222,14 +226,8 @@ impl Connection {
 
     /// Closes: pending calls fail, waiters wake, what waits to be written is dropped. Only the first reason counts.
     pub fn close(&self, why: CloseReason) {
-        let first = self.0.closed.send_if_modified(|c| {
-            let first = c.is_none();
-            if first {
-                *c = Some(why);
-            }
-            first
-        });
-        if first {
+        if self.0.closed.set(why).is_ok() {
+            self.0.gone.notify_waiters();
             self.0.writer.close();
             self.0.replies.close();
             self.0.pending.lock().clear();
@@ -238,14 +236,18 @@ impl Connection {
 
     /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
-        self.0.closed.borrow().is_some()
+        self.0.closed.get().is_some()
     }
 
     /// Waits until the connection is closed, and says why.
     pub async fn closed(&self) -> CloseReason {
-        let mut rx = self.0.closed.subscribe();
-        let why = rx.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
-        why.unwrap_or(CloseReason::Local("dropped"))
+        loop {
+            let gone = self.0.gone.notified();
+            if let Some(why) = self.0.closed.get() {
+                return why.clone();
+            }
+            gone.await;
+        }
     }
 
     fn reply(&self, xid: u32, record: Record) {
@@ -288,6 +290,7 @@ impl Driver {
                 let conn = conn.clone();
                 tokio::spawn(async move {
                     tokio::select! {
+                        biased;
                         _ = conn.closed() => {}
                         wrote = conn.0.writer.run() => if let Err(e) = wrote {
                             conn.close(CloseReason::Io(e.to_string()));
@@ -366,7 +369,7 @@ impl Future for PendingCall {
         let Some(rx) = self.rx.as_mut() else { return Poll::Ready(Err(CallError::XidInUse)) };
         Pin::new(rx).poll(cx).map(|got| {
             got.map_err(|_| {
-                let why = self.conn.0.closed.borrow().clone();
+                let why = self.conn.0.closed.get().cloned();
                 CallError::Closed(why.unwrap_or(CloseReason::Local("dropped")))
             })
         })

@@ -13,13 +13,15 @@ pub struct Actions {
     pub new_client: bool,
     /// Find out which stateids were revoked (TEST_STATEID) and acknowledge them (FREE_STATEID).
     pub test_stateids: bool,
+    /// Find out which filesystems moved with state of this client.
+    pub find_moved: bool,
     /// Drain the session, destroy it and make a new one.
     pub replace_session: bool,
 }
 
 impl Actions {
     /// Reads flags. Bits that nobody knows, and those of features this client does not use (GSS contexts of the back
-    /// channel, moved leases, pNFS devices), ask for nothing.
+    /// channel, pNFS devices), ask for nothing.
     pub fn of(flags: u32) -> Self {
         let has = |bits: u32| flags & bits != 0;
         Self {
@@ -27,6 +29,7 @@ impl Actions {
             reclaim: has(RESTART_RECLAIM_NEEDED),
             new_client: has(EXPIRED_ALL_STATE_REVOKED),
             test_stateids: has(EXPIRED_SOME_STATE_REVOKED | ADMIN_STATE_REVOKED | RECALLABLE_STATE_REVOKED),
+            find_moved: has(LEASE_MOVED),
             replace_session: has(BACKCHANNEL_FAULT),
         }
     }
@@ -45,13 +48,14 @@ mod tests {
     #[test]
     fn each_flag_has_its_action() {
         assert!(Actions::of(0).is_empty());
-        assert!(Actions::of(CB_GSS_CONTEXTS_EXPIRING | CB_GSS_CONTEXTS_EXPIRED | LEASE_MOVED | 0xffff_f800).is_empty());
+        assert!(Actions::of(CB_GSS_CONTEXTS_EXPIRING | CB_GSS_CONTEXTS_EXPIRED | 0xffff_f800).is_empty());
         assert!(Actions::of(CB_PATH_DOWN).bind_backchannel && Actions::of(CB_PATH_DOWN_SESSION).bind_backchannel);
         assert_eq!(Actions::of(RESTART_RECLAIM_NEEDED), Actions { reclaim: true, ..Actions::default() });
         assert_eq!(Actions::of(EXPIRED_ALL_STATE_REVOKED), Actions { new_client: true, ..Actions::default() });
         for flag in [EXPIRED_SOME_STATE_REVOKED, ADMIN_STATE_REVOKED, RECALLABLE_STATE_REVOKED] {
             assert_eq!(Actions::of(flag), Actions { test_stateids: true, ..Actions::default() });
         }
+        assert_eq!(Actions::of(LEASE_MOVED), Actions { find_moved: true, ..Actions::default() });
         assert_eq!(Actions::of(BACKCHANNEL_FAULT), Actions { replace_session: true, ..Actions::default() });
     }
 }

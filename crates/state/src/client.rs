@@ -8,7 +8,7 @@ use crate::ending::Ending;
 use crate::ids::StateKey;
 use crate::types::{ClientId, ClientOwnerId, ClientRecord, FileKey, Holds, Principal, Revoked, Time, Verifier};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -113,7 +113,7 @@ pub struct Client {
     /// When it was last asked to give delegations up, nanoseconds.
     asked: AtomicU64,
     /// Opens of this client, for the retire. Leaf lock: taken while a stripe is held.
-    pub(crate) states: Mutex<HashSet<StateKey>>,
+    pub(crate) states: Mutex<BTreeSet<StateKey>>,
     /// What of its delegations was revoked. Leaf lock: taken while a stripe is held.
     pub(crate) lost: Mutex<Lost>,
     /// Who waits for its end.
@@ -190,7 +190,7 @@ impl Client {
             admin_delegs: AtomicUsize::new(0),
             call_failed: AtomicBool::new(false),
             asked: AtomicU64::new(0),
-            states: Mutex::new(HashSet::new()),
+            states: Mutex::new(BTreeSet::new()),
             lost: Mutex::default(),
             ending: Ending::default(),
         };

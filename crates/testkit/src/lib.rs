@@ -5,11 +5,15 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 pub mod conformance;
+pub mod dice;
 pub mod fault;
 pub mod link;
 pub mod memfs;
+pub mod power;
 pub mod wire;
 
+pub use dice::Dice;
 pub use fault::Fault;
 pub use link::{LinkControl, LinkEnd, LinkOptions, link};
 pub use memfs::MemFs;
+pub use power::{Power, Trace};

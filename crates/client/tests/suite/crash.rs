@@ -15,6 +15,8 @@ mod power;
 mod work;
 
 use dhow_client::{Client, ClientConfig};
+use dhow_testkit::Dice;
+use dhow_testkit::power::parting;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use ledger::{CLIENTS, Ledger, NAMES, Tally};
@@ -46,32 +48,6 @@ const SEEN: &[&str] = &[
     "stable write",
 ];
 
-/// SplitMix64.
-#[derive(Clone)]
-pub struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn roll(&mut self, below: u64) -> u64 {
-        self.next() % below
-    }
-
-    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.roll(of.len() as u64) as usize]
-    }
-
-    fn fork(&mut self) -> Self {
-        Self(self.next())
-    }
-}
-
 struct Naming(u64, Cell<u64>);
 
 impl Drop for Naming {
@@ -90,7 +66,7 @@ fn nothing_acknowledged_by_the_library_is_lost() {
     let seeds = alone.map_or(0..crashes.div_ceil(IN_A_SERIES), |seed| seed..seed + 1);
     let mut total = Tally::default();
     for seed in seeds {
-        for (what, count) in run(seed).0 {
+        for (what, count) in run(seed, IN_A_SERIES).0.0 {
             *total.0.entry(what).or_default() += count;
         }
     }
@@ -102,13 +78,27 @@ fn nothing_acknowledged_by_the_library_is_lost() {
     }
 }
 
-fn run(seed: u64) -> Tally {
+/// What happened in each step, and when.
+type Steps = Vec<(Duration, String)>;
+
+fn run(seed: u64, crashes: u64) -> (Tally, Steps) {
     let naming = Naming(seed, Cell::new(0));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let tally = runtime.block_on(series(Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d), &naming));
+    let done = runtime.block_on(series(Dice::new(seed), crashes, &naming));
     // What is left of dead servers must not hold the thread up.
     runtime.shutdown_background();
-    tally
+    done
+}
+
+/// A failure is of use only if its seed shows it again: two runs of one seed are the same, step by step.
+#[test]
+fn a_seed_fixes_the_whole_run() {
+    let (first, again) = (run(7, 6), run(7, 6));
+    assert!(first.1.len() > 500, "{} steps", first.1.len());
+    if let Some(where_) = parting(&first.1, &again.1) {
+        panic!("two runs of one seed part {where_}");
+    }
+    assert_eq!(first.0.0, again.0.0);
 }
 
 async fn connect(machine: &Arc<Machine>, who: usize, dice: &mut Dice) -> Client {
@@ -122,8 +112,8 @@ async fn connect(machine: &Arc<Machine>, who: usize, dice: &mut Dice) -> Client 
     Client::connect(config).await.unwrap()
 }
 
-async fn series(mut dice: Dice, naming: &Naming) -> Tally {
-    let machine = Machine::new();
+async fn series(mut dice: Dice, crashes: u64, naming: &Naming) -> (Tally, Steps) {
+    let machine = Machine::new(dice.fork());
     let life = machine.boot(u64::MAX).await.unwrap();
     let (ledger, stop) = (RefCell::new(Ledger::new()), Cell::new(false));
     let mut clients = Vec::new();
@@ -143,7 +133,7 @@ async fn series(mut dice: Dice, naming: &Naming) -> Tally {
     let lives = async {
         tokio::time::sleep(Duration::from_secs(60)).await;
         life.power.cut();
-        lives(&machine, &ledger, for_lives, naming).await;
+        lives(&machine, &ledger, (for_lives, crashes), naming).await;
         stop.set(true);
     };
     let work = async {
@@ -155,12 +145,12 @@ async fn series(mut dice: Dice, naming: &Naming) -> Tally {
         () = cut_off(&machine, &ledger, for_cuts, &stop) => unreachable!("it does not end"),
     }
     farewell(&ledger, clients).await;
-    ledger.into_inner().tally
+    (ledger.into_inner().tally, machine.trace.steps())
 }
 
 /// One life of the server after the other; the last one goes on.
-async fn lives(machine: &Arc<Machine>, ledger: &RefCell<Ledger>, mut dice: Dice, naming: &Naming) {
-    for crash in 0..IN_A_SERIES {
+async fn lives(machine: &Arc<Machine>, ledger: &RefCell<Ledger>, (mut dice, crashes): (Dice, u64), naming: &Naming) {
+    for crash in 0..crashes {
         naming.1.set(crash);
         check(machine, &ledger.borrow());
         if dice.roll(3) == 0 {

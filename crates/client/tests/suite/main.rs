@@ -12,6 +12,7 @@ mod deleg;
 mod distrust;
 mod goodbye;
 mod lost;
+mod moved;
 mod once;
 mod restart;
 mod revoked;

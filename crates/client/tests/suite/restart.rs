@@ -76,7 +76,8 @@ async fn without_grace_files_come_back_and_locks_are_reported_lost() {
     let refused = locked.write_all_at(0, Bytes::from_static(b"x"), StableHow::FILE_SYNC).await;
     assert!(matches!(refused, Err(Error::StateLost { .. })), "{refused:?}");
     plain.close().await.unwrap();
-    locked.close().await.unwrap();
+    let closed = locked.close().await;
+    assert!(matches!(closed, Err(Error::StateLost { .. })), "{closed:?}");
     client.close().await.unwrap();
     running.shutdown().await;
 }

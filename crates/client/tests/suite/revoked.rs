@@ -46,7 +46,7 @@ async fn an_open_that_is_taken_away_stays_away() {
     is_lost(taken.read_at(0, 1).await.map(drop), Lost::Open, Status::ADMIN_REVOKED);
     write(&other).await.unwrap();
     acknowledged(&client, &running).await;
-    taken.close().await.unwrap();
+    is_lost(taken.close().await, Lost::Open, Status::ADMIN_REVOKED);
     // Whoever wants it all the same opens it again.
     let again = client.fs().open("f", &rw()).await.unwrap();
     write(&again).await.unwrap();
@@ -70,7 +70,7 @@ async fn locks_that_are_taken_away_are_missed_by_the_next_write() {
     is_lost(write(&file).await, Lost::Lock, Status::ADMIN_REVOKED);
     is_lost(file.unlock(0, TO_EOF).await, Lost::Lock, Status::ADMIN_REVOKED);
     acknowledged(&client, &running).await;
-    file.close().await.unwrap();
+    is_lost(file.close().await, Lost::Lock, Status::ADMIN_REVOKED);
     client.close().await.unwrap();
     running.shutdown().await;
 }
@@ -93,7 +93,7 @@ async fn what_is_taken_from_idle_files_is_found_by_the_flag() {
     is_lost(write(&idle).await, Lost::Open, Status::ADMIN_REVOKED);
     // The open that came with the delegation goes on (section 10.4.6).
     write(&delegated).await.unwrap();
-    idle.close().await.unwrap();
+    is_lost(idle.close().await, Lost::Open, Status::ADMIN_REVOKED);
     delegated.close().await.unwrap();
     client.close().await.unwrap();
     running.shutdown().await;
@@ -112,9 +112,9 @@ async fn a_client_that_is_ended_comes_back() {
     write(&plain).await.unwrap();
     is_lost(write(&locked).await, Lost::Lock, Status::NO_GRACE);
     is_lost(write(&denying).await, Lost::Share, Status::NO_GRACE);
-    for file in [plain, locked, denying] {
-        file.close().await.unwrap();
-    }
+    plain.close().await.unwrap();
+    is_lost(locked.close().await, Lost::Lock, Status::NO_GRACE);
+    is_lost(denying.close().await, Lost::Share, Status::NO_GRACE);
     client.close().await.unwrap();
     running.shutdown().await;
 }

@@ -86,6 +86,7 @@ async fn watch(server: &ServerShared, ticket: CopyTicket<OpenToken>, mut job: Jo
         tokio::pin!(wait);
         loop {
             tokio::select! {
+                biased;
                 ending = &mut wait => break ending,
                 () = ticket.cancelled(), if !progress.cancelled() => progress.cancel(),
                 _ = closing.wait_for(|c| *c), if !progress.stopped() => progress.end_slice(),

@@ -1,11 +1,11 @@
 //! One client: it comes back after a crash, reclaims, and works until the power goes.
 
-use crate::dice::Dice;
 use crate::ledger::{Held, HeldDeleg, Ledger, Standing, UNITS};
 use crate::power::Life;
 use crate::session::{COMPLETE, Conn, Gone};
 use dhow_proto::v4::ops::{Delegation, LockRes, OpenClaim, OpenHow, OpenOk, share};
 use dhow_proto::v4::{ArgOp, DelegationType, FileHandle, LockType, ResOp, Stateid, Status};
+use dhow_testkit::Dice;
 use dhow_testkit::wire::op;
 use std::cell::RefCell;
 use std::ops::Range;

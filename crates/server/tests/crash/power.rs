@@ -1,21 +1,19 @@
 //! The machine under the server: a filesystem, a disk for the durable records, and a power supply that fails.
 //!
-//! The power goes at a *step*: before or after a call of the filesystem, a write or a sync of the disk under the
-//! server's store. From that instant on nothing that this life of the server does has an effect: its filesystem calls
-//! never end, its disk fails, its connections are reset. What was not synced is gone: all of it in the filesystem, any
-//! part of it on the disk (writes that were not synced may be kept, dropped or torn).
+//! The power ([`Power`]) goes before or after a call of the filesystem, a write or a sync of the disk under the server's
+//! store. From that instant on filesystem calls of this life of the server never end, its disk fails, its connections are
+//! reset. What was not synced is gone: all of it in the filesystem, any part of it on the disk (writes that were not
+//! synced may be kept, dropped or torn).
 
-use crate::dice::Dice;
 use dhow_server::store::{FileStore, StableStore, identity};
 use dhow_server::{Delegations, ExportConfig, ExportOptions, Running, Server, ServerConfig, Squash};
 use dhow_testkit::wire::Wire;
-use dhow_testkit::{Fault, LinkControl, LinkOptions, MemFs, link};
+use dhow_testkit::{Dice, Fault, LinkOptions, MemFs, Power, Trace, link};
 use parking_lot::Mutex;
 use redb::StorageBackend;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 
 pub const LEASE: Duration = Duration::from_secs(90);
 pub const GRACE: Duration = Duration::from_secs(90);
@@ -89,8 +87,8 @@ impl std::fmt::Debug for Plugged {
 }
 
 impl Plugged {
-    fn step(&self, after: bool) -> Result<(), io::Error> {
-        if self.power.step(after) { Ok(()) } else { Err(io::Error::other("the power is off")) }
+    fn step(&self, what: &str, after: bool) -> Result<(), io::Error> {
+        if self.power.step(what, after) { Ok(()) } else { Err(io::Error::other("the power is off")) }
     }
 }
 
@@ -113,7 +111,7 @@ impl StorageBackend for Plugged {
     }
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
-        self.step(false)?;
+        self.step("length of the disk", false)?;
         let mut disk = self.disk.0.lock();
         disk.live.resize(len as usize, 0);
         disk.pending.push(Pending::Len(len as usize));
@@ -121,7 +119,7 @@ impl StorageBackend for Plugged {
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        self.step(false)?;
+        self.step("sync of the disk", false)?;
         {
             let mut disk = self.disk.0.lock();
             let disk = &mut *disk;
@@ -129,11 +127,11 @@ impl StorageBackend for Plugged {
                 apply(&mut disk.synced, pending);
             }
         }
-        self.step(true)
+        self.step("sync of the disk", true)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
-        self.step(false)?;
+        self.step("write of the disk", false)?;
         let mut disk = self.disk.0.lock();
         let at = offset as usize;
         if disk.live.len() < at + data.len() {
@@ -146,7 +144,7 @@ impl StorageBackend for Plugged {
 }
 
 /// The server's own store, asked in place, so that virtual time and the order of things do not depend on threads.
-struct InPlace(FileStore);
+struct InPlace(FileStore, Mutex<Dice>);
 
 impl StableStore for InPlace {
     fn clients(&self) -> io::Result<Vec<(bytes::Bytes, bytes::Bytes)>> {
@@ -162,7 +160,17 @@ impl StableStore for InPlace {
     }
 
     fn value(&self, name: &str, make: &mut dyn FnMut() -> io::Result<Vec<u8>>) -> io::Result<bytes::Bytes> {
-        self.0.value(name, make)
+        // Random in earnest otherwise, which nobody could repeat.
+        self.0.value(name, &mut || {
+            let mut value = make()?;
+            let hex = |b: &u8| b.is_ascii_hexdigit();
+            let text = value.iter().all(hex);
+            self.1.lock().fill(&mut value);
+            if text {
+                value.iter_mut().for_each(|b| *b = b"0123456789abcdef"[usize::from(*b % 16)]);
+            }
+            Ok(value)
+        })
     }
 
     fn count_start(&self) -> io::Result<u32> {
@@ -174,80 +182,11 @@ impl StableStore for InPlace {
     }
 }
 
-struct Supply {
-    off: bool,
-    /// Steps until the power goes.
-    left: u64,
-    links: Vec<LinkControl>,
-    dice: Dice,
-}
-
-/// The power of one life of the server.
-pub struct Power {
-    fs: Arc<MemFs>,
-    disk: Arc<Disk>,
-    supply: Mutex<Supply>,
-    gone: Notify,
-}
-
-impl Power {
-    /// Whether it is off: what arrives now was not said by the server.
-    pub fn is_off(&self) -> bool {
-        self.supply.lock().off
-    }
-
-    fn step(&self, after: bool) -> bool {
-        let mut supply = self.supply.lock();
-        if supply.off {
-            return false;
-        }
-        supply.left = supply.left.saturating_sub(1);
-        if supply.left == 0 {
-            self.go(&mut supply);
-        }
-        // A step after the work goes on: what it did is done, and nobody is told.
-        after || !supply.off
-    }
-
-    fn go(&self, supply: &mut Supply) {
-        supply.off = true;
-        self.fs.crash();
-        self.disk.crash(&mut supply.dice);
-        supply.links.iter().for_each(LinkControl::reset);
-        self.gone.notify_waiters();
-    }
-
-    /// The filesystem that hangs on it.
-    pub fn fs(&self) -> &MemFs {
-        &self.fs
-    }
-
-    /// Cuts it now.
-    pub fn cut(&self) {
-        let mut supply = self.supply.lock();
-        if !supply.off {
-            self.go(&mut supply);
-        }
-    }
-
-    /// Waits until it is off.
-    pub async fn off(&self) {
-        loop {
-            let gone = self.gone.notified();
-            tokio::pin!(gone);
-            gone.as_mut().enable();
-            if self.is_off() {
-                return;
-            }
-            gone.await;
-        }
-    }
-}
-
 /// What outlives the server.
 pub struct Machine {
     pub fs: Arc<MemFs>,
     disk: Arc<Disk>,
+    pub trace: Arc<Trace>,
 }
 
 /// A life of the server.
@@ -259,19 +198,14 @@ pub struct Life {
 
 impl Machine {
     pub fn new() -> Self {
-        Self { fs: MemFs::new(), disk: Arc::default() }
+        Self { fs: MemFs::new(), disk: Arc::default(), trace: Trace::new() }
     }
 
     /// Boots: the power stays on for so many steps. `None` if it went before the server was up.
     pub async fn boot(&self, steps: u64, dice: &mut Dice) -> Option<Life> {
-        let supply = Supply { off: false, left: steps, links: Vec::new(), dice: dice.fork() };
-        let power = Arc::new(Power {
-            fs: self.fs.clone(),
-            disk: self.disk.clone(),
-            supply: Mutex::new(supply),
-            gone: Notify::new(),
-        });
-        let up = self.up(&power).await;
+        let (mut dice, disk, torn) = (dice.fork(), self.disk.clone(), Mutex::new(dice.fork()));
+        let power = Power::new(self.fs.clone(), steps, self.trace.clone(), move || disk.crash(&mut torn.lock()));
+        let up = self.up(&power, &mut dice).await;
         match up {
             Ok(running) if !power.is_off() => Some(Life { running, power, began: tokio::time::Instant::now() }),
             Err(e) if !power.is_off() => panic!("the server does not start after a crash: {e}"),
@@ -279,30 +213,34 @@ impl Machine {
         }
     }
 
-    async fn up(&self, power: &Arc<Power>) -> Result<Running, Box<dyn std::error::Error>> {
+    async fn up(&self, power: &Arc<Power>, dice: &mut Dice) -> Result<Running, Box<dyn std::error::Error>> {
         let (disk, plug) = (self.disk.clone(), power.clone());
         let medium = move || Plugged { disk: disk.clone(), power: plug.clone() };
         // As `FileStore::open` does it by another name for the file.
         if !self.disk.0.lock().named {
             *self.disk.0.lock() = DiskState::default();
             drop(FileStore::over(medium.clone(), "the new records")?);
-            let synced = power.step(false);
+            let synced = power.step("name of the disk", false);
             self.disk.0.lock().named = synced;
         }
-        let store: Arc<dyn StableStore> = Arc::new(InPlace(FileStore::over(medium, "the records")?));
-        let identity = identity(&store)?;
+        let store: Arc<dyn StableStore> =
+            Arc::new(InPlace(FileStore::over(medium, "the records")?, Mutex::new(dice.fork())));
+        let mut identity = identity(&store)?;
+        dice.fill(&mut identity.secret);
         let watch = power.clone();
-        let backend = Fault::watched(self.fs.clone(), Arc::new(move |_, after| watch.step(after)));
+        let backend = Fault::watched(self.fs.clone(), Arc::new(move |call, after| watch.step(call, after)));
         let delegations = Delegations::All;
         let options = ExportOptions { squash: Squash::None, delegations, ..ExportOptions::default() };
         let mut config =
             ServerConfig::in_memory(vec![ExportConfig { path: "/".into(), backend, options }]).expect("randomness");
         config.identity = identity;
+        let boot = tokio::time::Instant::now();
+        config.wall = Arc::new(move || std::time::UNIX_EPOCH + Duration::from_secs(1 << 30) + boot.elapsed());
         config.store = store;
         config.state.lease = LEASE;
         config.state.grace = GRACE;
         // In every other life a copy is asynchronous if its client lets it be.
-        if power.supply.lock().dice.one_in(2) {
+        if dice.one_in(2) {
             config.copy.sync_budget = Duration::ZERO;
         }
         Ok(Server::start(config).await?)
@@ -313,13 +251,7 @@ impl Life {
     /// A connection; it ends with the power.
     pub fn connect(&self) -> Wire {
         let (ours, theirs, control) = link(LinkOptions::default());
-        {
-            let mut supply = self.power.supply.lock();
-            if supply.off {
-                control.reset();
-            }
-            supply.links.push(control);
-        }
+        self.power.plug(0, control);
         self.running.serve_stream(theirs, None);
         let mut wire = Wire::new(ours);
         wire.patience = Duration::from_secs(3600);

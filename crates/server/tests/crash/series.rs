@@ -1,7 +1,6 @@
 //! One machine and its clients over many crashes.
 
 use crate::actor::{Actor, EARLY, LATE};
-use crate::dice::Dice;
 use crate::ledger::{ACTORS, BLOCKS, FILES, Kind, Ledger, Names, Standing, Tally};
 use crate::power::{Life, Machine};
 use crate::session::{Conn, Gone};
@@ -9,6 +8,7 @@ use crate::stranger::Stranger;
 use crate::work::{BLOCK, offset_of};
 use bytes::Bytes;
 use dhow_proto::v4::{FileHandle, ResOp};
+use dhow_testkit::Dice;
 use dhow_testkit::wire::op;
 use dhow_vfs::{Backend, CreateHow, Cx, Make, Name, SetAttr};
 use futures_util::FutureExt;
@@ -26,14 +26,17 @@ impl Drop for Naming {
     }
 }
 
+/// What happened in each step, and when.
+pub type Steps = Vec<(Duration, String)>;
+
 /// Runs one series in a runtime of its own, in paused time.
-pub fn run(seed: u64, crashes: u64) -> Tally {
+pub fn run(seed: u64, crashes: u64) -> (Tally, Steps) {
     let naming = Naming(seed, RefCell::new(0));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let tally = runtime.block_on(series(Dice::new(seed), crashes, &naming));
+    let done = runtime.block_on(series(Dice::new(seed), crashes, &naming));
     // What is left of dead servers must not hold the thread up.
     runtime.shutdown_background();
-    tally
+    done
 }
 
 fn name(text: &str) -> Name {
@@ -54,7 +57,7 @@ async fn prepare(machine: &Machine) {
     fs.sync();
 }
 
-async fn series(mut dice: Dice, crashes: u64, naming: &Naming) -> Tally {
+async fn series(mut dice: Dice, crashes: u64, naming: &Naming) -> (Tally, Steps) {
     let machine = Machine::new();
     prepare(&machine).await;
     let ledger = RefCell::new(Ledger::new());
@@ -90,7 +93,7 @@ async fn series(mut dice: Dice, crashes: u64, naming: &Naming) -> Tally {
         let found = all_names(&machine).await;
         check(&machine, &mut ledger.borrow_mut(), found);
     }
-    ledger.into_inner().tally
+    (ledger.into_inner().tally, machine.trace.steps())
 }
 
 /// The handles of what `prepare` made, once; they must do for all lives to come.

@@ -1,9 +1,10 @@
 //! A client's connection and session, as far as the power lets them live.
 
-use crate::power::{Life, Power};
+use crate::power::Life;
 use dhow_proto::v4::cb::CbArgOp;
 use dhow_proto::v4::ops::{CreateSessionOk, ReclaimCompleteArgs};
 use dhow_proto::v4::{ArgOp, ClientId, CompoundRes, ResOp, Status, Verifier};
+use dhow_testkit::Power;
 use dhow_testkit::wire::{ClientOptions, Session, Wire, compound_bytes};
 use std::sync::Arc;
 use std::time::Duration;

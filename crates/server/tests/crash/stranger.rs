@@ -1,12 +1,12 @@
 //! A client that the server does not know from before: it looks whether grace is kept, and ended in time.
 
 use crate::actor::{EARLY, LATE, opened};
-use crate::dice::Dice;
 use crate::ledger::Ledger;
 use crate::power::Life;
 use crate::session::{COMPLETE, Conn, Gone};
 use dhow_proto::v4::ops::{OpenClaim, OpenHow, share};
 use dhow_proto::v4::{DelegationType, FileHandle, Stateid, Status};
+use dhow_testkit::Dice;
 use dhow_testkit::wire::op;
 use std::cell::RefCell;
 use std::time::Duration;

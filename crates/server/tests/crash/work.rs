@@ -546,7 +546,7 @@ impl Actor<'_> {
         let names = self.ledger.borrow().accounts[self.me].names.clone();
         let there: Vec<String> = names.keys().cloned().collect();
         let free: Vec<&str> = NAMES.into_iter().filter(|n| !names.contains_key(*n)).collect();
-        let pick = |of: &[&str], dice: &mut crate::dice::Dice| (*dice.pick(of)).to_owned();
+        let pick = |of: &[&str], dice: &mut dhow_testkit::Dice| (*dice.pick(of)).to_owned();
         let change = match self.dice.roll(5) {
             0 | 1 if !free.is_empty() => {
                 let kind = if self.dice.one_in(2) { Kind::Dir } else { Kind::Link };

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 async fn two() -> (Arc<Machine>, Client, Client) {
-    let machine = Machine::new();
+    let machine = Machine::new(dhow_testkit::Dice::new(1));
     machine.boot(u64::MAX).await.unwrap();
-    let mut dice = Dice(7);
+    let mut dice = Dice::new(7);
     let (a, b) = (connect(&machine, 0, &mut dice).await, connect(&machine, 1, &mut dice).await);
     (machine, a, b)
 }
@@ -81,8 +81,11 @@ async fn what_others_got_meanwhile_is_reported() {
         assert!(matches!(e, Error::StateLost { what: Lost::Share, .. }), "{e}");
         // What promises nothing more goes on.
         write(&plain).await.unwrap();
-        Arc::into_inner(locked).unwrap().close().await.unwrap();
-        for file in [denying, plain, theirs] {
+        for (file, of) in [(Arc::into_inner(locked).unwrap(), Lost::Lock), (denying, Lost::Share)] {
+            let closed = file.close().await;
+            assert!(matches!(closed, Err(Error::StateLost { what, .. }) if what == of), "{closed:?}");
+        }
+        for file in [plain, theirs] {
             file.close().await.unwrap();
         }
         a.close().await.unwrap();

@@ -1,92 +1,33 @@
-//! The machine under the server: a filesystem and records of clients that outlive it, and a power supply that fails at a
-//! step of its work. What was not synced is gone then, and nothing that this life of the server does later has an effect.
+//! The machine under the server: a filesystem and records of clients that outlive it, and a power supply that fails
+//! ([`Power`]). What was not synced is gone then, and nothing that this life of the server does later has an effect.
 
+use bytes::Bytes;
 use dhow_client::{Dialer, ReadHalf, WriteHalf};
 use dhow_server::store::{MemoryStore, StableStore};
 use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
-use dhow_testkit::{Fault, LinkControl, LinkOptions, MemFs, link};
+use dhow_testkit::{Dice, Fault, LinkControl, LinkOptions, MemFs, Power, Trace, link};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Notify;
 
 /// From one end of a link to the other.
 pub const LATENCY: Duration = Duration::from_millis(20);
 pub const LEASE: Duration = Duration::from_secs(90);
 
-struct Supply {
-    off: bool,
-    /// Steps until the power goes.
-    left: u64,
-    /// By client.
-    links: Vec<(usize, LinkControl)>,
-}
-
-/// The power of one life of the server.
-pub struct Power {
-    fs: Arc<MemFs>,
-    supply: Mutex<Supply>,
-    gone: Notify,
-}
-
-impl Power {
-    pub fn is_off(&self) -> bool {
-        self.supply.lock().unwrap().off
-    }
-
-    fn step(&self, after: bool) -> bool {
-        let mut supply = self.supply.lock().unwrap();
-        if supply.off {
-            return false;
-        }
-        supply.left -= 1;
-        if supply.left == 0 {
-            self.go(&mut supply);
-        }
-        after || !supply.off
-    }
-
-    fn go(&self, supply: &mut Supply) {
-        supply.off = true;
-        self.fs.crash();
-        supply.links.iter().for_each(|(_, l)| l.reset());
-        self.gone.notify_waiters();
-    }
-
-    pub fn cut(&self) {
-        let mut supply = self.supply.lock().unwrap();
-        if !supply.off {
-            self.go(&mut supply);
-        }
-    }
-
-    pub async fn off(&self) {
-        loop {
-            let gone = self.gone.notified();
-            tokio::pin!(gone);
-            gone.as_mut().enable();
-            if self.is_off() {
-                return;
-            }
-            gone.await;
-        }
-    }
-}
-
 /// The records of clients as one life of the server sees them.
 struct Records(Arc<MemoryStore>, Arc<Power>);
 
 impl Records {
-    fn change<T>(&self, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn change<T>(&self, what: &str, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let off = || io::Error::other("the power is off");
-        if !self.1.step(false) {
+        if !self.1.step(what, false) {
             return Err(off());
         }
         let done = change();
         // Whoever is told now is told by nobody.
-        if self.1.step(true) { done } else { Err(off()) }
+        if self.1.step(what, true) { done } else { Err(off()) }
     }
 }
 
@@ -96,19 +37,19 @@ impl StableStore for Records {
     }
 
     fn put(&self, records: &[(bytes::Bytes, bytes::Bytes)]) -> io::Result<()> {
-        self.change(|| self.0.put(records))
+        self.change("put", || self.0.put(records))
     }
 
     fn forget(&self, owners: &[bytes::Bytes]) -> io::Result<()> {
-        self.change(|| self.0.forget(owners))
+        self.change("forget", || self.0.forget(owners))
     }
 
     fn value(&self, name: &str, make: &mut dyn FnMut() -> io::Result<Vec<u8>>) -> io::Result<bytes::Bytes> {
-        self.change(|| self.0.value(name, make))
+        self.change("value", || self.0.value(name, make))
     }
 
     fn count_start(&self) -> io::Result<u32> {
-        self.change(|| self.0.count_start())
+        self.change("count_start", || self.0.count_start())
     }
 
     fn may_block(&self) -> bool {
@@ -128,17 +69,25 @@ pub struct Machine {
     pub fs: Arc<MemFs>,
     store: Arc<MemoryStore>,
     identity: Identity,
+    /// What each life of the server has of its own is drawn from it.
+    dice: Mutex<Dice>,
+    pub trace: Arc<Trace>,
     life: Mutex<Option<Arc<Life>>>,
     /// Clients that are cut off.
     silent: Mutex<Vec<usize>>,
 }
 
 impl Machine {
-    pub fn new() -> Arc<Self> {
+    pub fn new(mut dice: Dice) -> Arc<Self> {
+        let mut identity = Identity::ephemeral().unwrap();
+        dice.fill(&mut identity.handle_key);
+        (identity.major_id, identity.scope) = (Bytes::from_static(b"a machine"), Bytes::from_static(b"a machine"));
         Arc::new(Self {
             fs: MemFs::new(),
             store: Arc::default(),
-            identity: Identity::ephemeral().unwrap(),
+            identity,
+            dice: Mutex::new(dice),
+            trace: Trace::new(),
             life: Mutex::default(),
             silent: Mutex::default(),
         })
@@ -146,15 +95,20 @@ impl Machine {
 
     /// Boots: the power stays on for so many steps. `None` if it went before the server was up.
     pub async fn boot(&self, steps: u64) -> Option<Arc<Life>> {
-        let supply = Supply { off: false, left: steps, links: Vec::new() };
-        let power = Arc::new(Power { fs: self.fs.clone(), supply: Mutex::new(supply), gone: Notify::new() });
+        let power = Power::new(self.fs.clone(), steps, self.trace.clone(), || {});
         let watch = power.clone();
-        let backend = Fault::watched(self.fs.clone(), Arc::new(move |_, after| watch.step(after)));
+        let backend = Fault::watched(self.fs.clone(), Arc::new(move |call, after| watch.step(call, after)));
         let fault = backend.clone();
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let mut config = ServerConfig::in_memory(vec![ExportConfig { path: "/".into(), backend, options }]).unwrap();
-        let fresh = Identity::ephemeral().unwrap();
-        config.identity = Identity { instance: fresh.instance, secret: fresh.secret, ..self.identity.clone() };
+        config.identity = self.identity.clone();
+        {
+            let mut dice = self.dice.lock().unwrap();
+            config.identity.instance = dice.next() as u32;
+            dice.fill(&mut config.identity.secret);
+        }
+        let boot = tokio::time::Instant::now();
+        config.wall = Arc::new(move || std::time::UNIX_EPOCH + Duration::from_secs(1 << 30) + boot.elapsed());
         config.store = Arc::new(Records(self.store.clone(), power.clone()));
         config.state.lease = LEASE;
         config.state.grace = LEASE;
@@ -177,12 +131,13 @@ impl Machine {
     fn connect(&self, who: usize) -> io::Result<(ReadHalf, WriteHalf)> {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let life = self.life.lock().unwrap().clone().ok_or_else(refused)?;
-        let mut supply = life.power.supply.lock().unwrap();
-        if supply.off || self.silent.lock().unwrap().contains(&who) {
+        if life.power.is_off() || self.silent.lock().unwrap().contains(&who) {
             return Err(refused());
         }
         let (ours, theirs, control) = link(LinkOptions { latency: LATENCY, ..LinkOptions::default() });
-        supply.links.push((who, control));
+        if !life.power.plug(who, control) {
+            return Err(refused());
+        }
         life.running.serve_stream(theirs, None);
         let (read, write) = tokio::io::split(ours);
         Ok((Box::new(read), Box::new(write)))
@@ -190,11 +145,7 @@ impl Machine {
 
     fn links_of(&self, who: usize) -> Vec<LinkControl> {
         let life = self.life.lock().unwrap().clone();
-        let of = |l: Arc<Life>| {
-            let supply = l.power.supply.lock().unwrap();
-            supply.links.iter().filter(|(w, _)| *w == who).map(|(_, c)| c.clone()).collect()
-        };
-        life.map_or_else(Vec::new, of)
+        life.map_or_else(Vec::new, |life| life.power.links_of(who))
     }
 
     /// The faults of the filesystem in this life.

@@ -273,7 +273,7 @@ impl Inner {
         mode: u32,
         verifier: [u8; 8],
     ) -> Option<(Arc<Inode>, OwnedFd, Option<Arc<OwnedFd>>)> {
-        let (fd, handle) = self.nameless(user, dir, name, mode)?;
+        let (fd, handle) = self.nameless(user, dir, mode)?;
         let log = self.remember(&handle, verifier);
         if !self.give_name(user, dir, name, &fd) {
             self.exclusive.forget(&handle);
@@ -293,16 +293,13 @@ impl Inner {
         Some((inode, fd, log))
     }
 
-    /// A new file without a name, in a directory where the name is free.
-    fn nameless(&self, user: &Cred, dir: &Arc<Inode>, name: &Name, mode: u32) -> Option<(OwnedFd, Handle)> {
+    /// A new file without a name. Whether the name is free is not looked up: that would wait for the directory's lock once
+    /// more, and the link finds out.
+    fn nameless(&self, user: &Cred, dir: &Arc<Inode>, mode: u32) -> Option<(OwnedFd, Handle)> {
         if dir.fs.no_nameless.load(Ordering::Relaxed) {
             return None;
         }
         let made = self.as_user(user, || {
-            // A file that is made in vain costs more than a look.
-            if open::stat_name(&dir.path, name.as_bytes()) != Err(Errno::NOENT) {
-                return Ok(None);
-            }
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::NONBLOCK;
             match self.with_descriptors(|| open::beneath(&dir.path, b".", flags, mode, self.crossing())) {
                 Ok(fd) => Ok(Some(fd)),
@@ -621,7 +618,7 @@ mod tests {
             // What is written stays when the process is killed; what it had in memory goes with it.
             let killed = start();
             let dir = killed.root.clone();
-            let made = killed.nameless(&user, &dir, &file, 0o640);
+            let made = killed.nameless(&user, &dir, 0o640);
             let (fd, handle) = made.expect("this test needs a filesystem that has files without a name");
             match n {
                 0 | 1 => {}
@@ -656,7 +653,7 @@ mod tests {
     fn names_that_are_taken_meanwhile_and_filesystems_without_nameless_files() {
         let (home, inner) = tree(false);
         let (user, dir) = (Cred::root(), inner.root.clone());
-        let (fd, handle) = inner.nameless(&user, &dir, &name("a"), 0o600).unwrap();
+        let (fd, handle) = inner.nameless(&user, &dir, 0o600).unwrap();
         std::fs::write(home.path().join("a"), b"").unwrap();
         inner.remember(&handle, [1; 8]);
         assert!(!inner.give_name(&user, &dir, &name("a"), &fd));

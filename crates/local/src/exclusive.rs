@@ -118,7 +118,20 @@ impl Exclusive {
 
     /// Forgets a file that came to nothing. Its record may stay in the log: nobody will have its handle again.
     pub(crate) fn forget(&self, handle: &Handle) {
-        self.table.lock().by_handle.remove(handle);
+        let mut table = self.table.lock();
+        table.by_handle.remove(handle);
+        // One of the last, so that this looks at few.
+        if let Some(place) = table.order.iter().rposition(|other| other == handle) {
+            table.order.remove(place);
+        }
+    }
+
+    /// How many are remembered, and places kept for them.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        let table = self.table.lock();
+        assert_eq!(table.by_handle.len(), table.order.len());
+        table.order.len()
     }
 
     /// Remembers a file's verifier, or says so once more. Returns the log, to be synced, if there is one.

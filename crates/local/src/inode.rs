@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dhow_sys::open::{self, Stat};
@@ -80,6 +80,8 @@ pub(crate) struct Inode {
     pub used: AtomicU64,
     /// Changes under way of this directory, in it or of it, and how many have begun.
     pub updates: Mutex<(u32, u64)>,
+    /// The last exclusive create in this directory made its file in vain: the name was taken.
+    pub taken: AtomicBool,
     change: Mutex<Change>,
     /// What users may do, as far as it has been asked.
     pub rights: Mutex<Rights>,
@@ -298,6 +300,7 @@ impl Inodes {
             stable: AtomicU64::new(0),
             used: AtomicU64::new(0),
             updates: Mutex::default(),
+            taken: AtomicBool::new(false),
             change: Mutex::default(),
             rights: Mutex::default(),
             locks: Mutex::default(),

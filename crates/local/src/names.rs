@@ -273,12 +273,17 @@ impl Inner {
         mode: u32,
         verifier: [u8; 8],
     ) -> Option<(Arc<Inode>, OwnedFd, Option<Arc<OwnedFd>>)> {
+        if dir.taken.load(Ordering::Relaxed) && !self.is_free(user, dir, name) {
+            return None;
+        }
         let (fd, handle) = self.nameless(user, dir, mode)?;
         let log = self.remember(&handle, verifier);
         if !self.give_name(user, dir, name, &fd) {
             self.exclusive.forget(&handle);
+            dir.taken.store(true, Ordering::Relaxed);
             return None;
         }
+        dir.taken.store(false, Ordering::Relaxed);
         // By its name, for the other descriptor goes on without one where people look at it. Somebody beyond this server may
         // have been at the name already.
         let named = open::path_beneath(&dir.path, name.as_bytes(), self.crossing());
@@ -293,8 +298,13 @@ impl Inner {
         Some((inode, fd, log))
     }
 
-    /// A new file without a name. Whether the name is free is not looked up: that would wait for the directory's lock once
-    /// more, and the link finds out.
+    /// Whether a name is free. To look waits for the directory's lock once more than a create must, so it is done only where
+    /// names were found taken: who asks for a lock file again and again is not to fill the log.
+    fn is_free(&self, user: &Cred, dir: &Arc<Inode>, name: &Name) -> bool {
+        self.as_user(user, || Ok(open::stat_name(&dir.path, name.as_bytes()) == Err(Errno::NOENT))).unwrap_or(false)
+    }
+
+    /// A new file without a name. The link finds out whether the name is free.
     fn nameless(&self, user: &Cred, dir: &Arc<Inode>, mode: u32) -> Option<(OwnedFd, Handle)> {
         if dir.fs.no_nameless.load(Ordering::Relaxed) {
             return None;
@@ -660,6 +670,19 @@ mod tests {
         let taken = inner.create(&user, &dir, &name("a"), &SetAttr::default(), Some([1; 8]));
         assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
         assert!(!dir.fs.no_nameless.load(Ordering::Relaxed), "an EXIST says nothing of the filesystem");
+
+        // Who asks again and again writes no more records; a name that is free ends that.
+        let records = || inner.exclusive.len();
+        let before = records();
+        for n in 0..10 {
+            let taken = inner.create(&user, &dir, &name("a"), &SetAttr::default(), Some([n; 8]));
+            assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
+        }
+        assert_eq!(records(), before);
+        assert!(dir.taken.load(Ordering::Relaxed));
+        inner.create(&user, &dir, &name("free"), &SetAttr::default(), Some([1; 8])).unwrap();
+        assert!(!dir.taken.load(Ordering::Relaxed));
+        assert_eq!(records(), before + 1);
 
         // What people see of an open file is its name.
         let made = inner.create(&user, &dir, &name("seen"), &SetAttr::default(), Some([2; 8])).unwrap();

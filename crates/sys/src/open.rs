@@ -16,6 +16,22 @@ pub enum Crossing {
     Refused,
 }
 
+/// The flags that keep a walk inside its directory.
+///
+/// A single component other than `..` cannot lead out, and is not resolved with `RESOLVE_BENEATH`: that makes the kernel
+/// look, when the walk is over, whether what it found is still below the start, and a rename to another directory in
+/// between would be told as `EXDEV`, like a mount point.
+fn confined(name: &[u8], crossing: Crossing) -> ResolveFlags {
+    let mut resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    if name == b".." || name.contains(&b'/') {
+        resolve |= ResolveFlags::BENEATH;
+    }
+    if crossing == Crossing::Refused {
+        resolve |= ResolveFlags::NO_XDEV;
+    }
+    resolve
+}
+
 /// Opens `name` below `dir` by `openat2(2)`, never leaving `dir`, never following a symbolic link.
 ///
 /// `O_CLOEXEC` is added to `flags`. `mode` counts only when a file is created.
@@ -24,10 +40,7 @@ pub enum Crossing {
 /// `ELOOP` for a symbolic link on the way (or at the end, unless `flags` has both `O_PATH` and `O_NOFOLLOW`),
 /// `EXDEV` for `..` out of `dir` or for a refused mount point.
 pub fn beneath(dir: impl AsFd, name: &[u8], flags: OFlags, mode: u32, crossing: Crossing) -> Result<OwnedFd> {
-    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    if crossing == Crossing::Refused {
-        resolve |= ResolveFlags::NO_XDEV;
-    }
+    let resolve = confined(name, crossing);
     let dir = dir.as_fd();
     // EAGAIN means that a rename raced with the resolution of `..`; the kernel asks for another try.
     for _ in 0..8 {
@@ -52,11 +65,7 @@ pub fn path_beneath(dir: impl AsFd, name: &[u8], crossing: Crossing) -> Result<O
 /// # Errors
 /// `EAGAIN` if it would have to wait, or cannot tell; else as [`beneath`].
 pub fn path_beneath_cached(dir: impl AsFd, name: &[u8], crossing: Crossing) -> Result<OwnedFd> {
-    let mut resolve =
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
-    if crossing == Crossing::Refused {
-        resolve |= ResolveFlags::NO_XDEV;
-    }
+    let resolve = confined(name, crossing) | ResolveFlags::CACHED;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat2(dir, name, flags, Mode::empty(), resolve) {
         // An older kernel does not know the flag.
@@ -333,12 +342,39 @@ mod tests {
             let open = |name: &[u8]| beneath(&inner, name, OFlags::RDONLY, 0, Crossing::Refused);
             assert!(open(b"f").is_ok());
             assert_eq!(open(b"../in/f").unwrap_err(), Errno::XDEV);
+            assert_eq!(open(b"..").unwrap_err(), Errno::XDEV);
             assert_eq!(open(b"/etc/passwd").unwrap_err(), Errno::XDEV);
             assert_eq!(open(b"abs/passwd").unwrap_err(), Errno::LOOP);
             assert_eq!(open(b"rel").unwrap_err(), Errno::LOOP);
             assert_eq!(open(b"a\0b").unwrap_err(), Errno::INVAL);
             let link = path_beneath(&inner, b"rel", Crossing::Refused).unwrap();
             assert_eq!(stat(&link).unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
+        }
+    }
+
+    /// What another process moves to a directory elsewhere is found or not found, and never refused like a mount point
+    /// (RFC 8881 18.23.3: one entry that moves does not fail a listing).
+    #[test]
+    fn what_is_moved_away_meanwhile_is_no_mount_point() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        for dir in TestDir::each() {
+            fs::create_dir_all(dir.join("a/d")).unwrap();
+            fs::create_dir(dir.join("b")).unwrap();
+            let (a, over) = (dir.o_path("a"), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        fs::rename(dir.join("a/d"), dir.join("b/d")).unwrap();
+                        fs::rename(dir.join("b/d"), dir.join("a/d")).unwrap();
+                    }
+                });
+                let wrong = (0..40_000).find_map(|_| match path_beneath(&a, b"d", Crossing::Refused) {
+                    Ok(_) | Err(Errno::NOENT) => None,
+                    Err(e) => Some(e),
+                });
+                over.store(true, Ordering::Relaxed);
+                assert_eq!(wrong, None);
+            });
         }
     }
 

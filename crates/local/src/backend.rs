@@ -438,6 +438,21 @@ impl Backend for Local {
         Ok(Committed { verifier: self.inner.verifier.bytes() })
     }
 
+    async fn start_writeback(&self, cx: &Cx, file: IoRef<'_>, offset: u64, len: u64) {
+        let Ok(inode) = self.io_inode(&file).await else { return };
+        if inode.fs.volatile {
+            return;
+        }
+        let (user, open) = (cx.cred.clone(), file.open.cloned());
+        let begun = self.inner.run(Place::Pool, move |inner| {
+            let fd = inner.data_fd(&user, &inode, open.as_ref(), true)?;
+            dhow_sys::io::start_writeback(&fd, offset, len).map_err(crate::error::sys)
+        });
+        if let Err(e) = begun.await {
+            tracing::debug!("cannot begin to write out a file: {e}");
+        }
+    }
+
     async fn allocate(&self, cx: &Cx, file: IoRef<'_>, offset: u64, len: u64) -> Result<()> {
         self.space(cx, file, offset, len, true).await
     }

@@ -37,6 +37,7 @@ pub enum Call {
     Read,
     Write,
     Commit,
+    StartWriteback,
     Allocate,
     Deallocate,
     Seek,
@@ -414,6 +415,13 @@ impl Backend for Fault {
     async fn commit(&self, cx: &Cx, file: IoRef<'_>, offset: u64, len: u64) -> Result<Committed> {
         let fail = self.meet(Call::Commit, Some(file.handle)).await?;
         end(self.inner.commit(cx, file, offset, len).await, fail)
+    }
+
+    async fn start_writeback(&self, cx: &Cx, file: IoRef<'_>, offset: u64, len: u64) {
+        // A failure shows at the commit, as with a real filesystem.
+        if self.meet(Call::StartWriteback, Some(file.handle)).await.is_ok() {
+            self.inner.start_writeback(cx, file, offset, len).await;
+        }
     }
 
     async fn allocate(&self, cx: &Cx, file: IoRef<'_>, offset: u64, len: u64) -> Result<()> {

@@ -486,6 +486,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Makes written data (and metadata) of a range stable; `len` 0 is to the end. A failure changes the verifier.
     async fn commit(&self, cx: &Cx, file: IoRef<'_>, offset: u64, len: u64) -> Result<Committed>;
 
+    /// Begins to write out what a range has in memory, so that a later [`Backend::commit`] has less to wait for. Promises
+    /// nothing and tells of no failure: that is the matter of the commit.
+    async fn start_writeback(&self, _cx: &Cx, _file: IoRef<'_>, _offset: u64, _len: u64) {}
+
     /// Reserves space for a range, extending the file if need be (RFC 7862 15.1).
     async fn allocate(&self, _cx: &Cx, _file: IoRef<'_>, _offset: u64, _len: u64) -> Result<()> {
         Err(ErrorKind::NotSupported.into())

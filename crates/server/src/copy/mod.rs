@@ -8,6 +8,7 @@
 //! * `pull`: the loop that moves bytes from another server; `partners`: connections to other servers, and what is
 //!   allowed; [`source`]: what a client library must offer for that; `netloc`, `rate`: addresses, bandwidth;
 //!   `addresses`: where destinations find this server.
+//! * `writeback`: both movers have the destination written out while they go on.
 //!
 //! The operations are in `v4/ops/` like all others. Who owns what: the job's task owns both ends of the copy (open
 //! files by the backend's tokens); an asynchronous copy's ticket (`dhow_state::CopyTicket`) belongs to the task in
@@ -25,6 +26,7 @@ pub mod partners;
 pub(crate) mod pull;
 pub mod rate;
 pub mod source;
+mod writeback;
 
 pub use job::CommitPolicy;
 pub use partners::{CheckDestination, InterConfig};

@@ -4,6 +4,7 @@
 //! between two chunks, so that a cancel takes effect within one chunk. The count it reports is always the contiguous
 //! prefix of the range that is right in the destination, data and holes.
 
+use super::writeback::Writeback;
 use bytes::Bytes;
 use dhow_vfs::{Backend, CopySource, Cx, Error, ErrorKind, Handle, IoRef, OpenFile, SeekTo, Stability, WriteVerifier};
 use std::sync::Arc;
@@ -103,8 +104,10 @@ const RW_CHUNK: u32 = 1 << 20;
 /// Copies `range` from `src` to `dst` until done, stopped, or failed.
 pub async fn run(src: &Side, dst: &Side, range: &Range, progress: &Progress) -> Moved {
     let mut fallback = false;
+    let mut writeback = Writeback::new(dst, range.dst_offset);
     loop {
         let done = progress.copied();
+        writeback.reached(done);
         if done >= range.len {
             return Moved { copied: done, complete: true, error: None };
         }
@@ -112,13 +115,15 @@ pub async fn run(src: &Side, dst: &Side, range: &Range, progress: &Progress) -> 
         if progress.cancelled() || done > 0 && progress.stopped() {
             return Moved { copied: done, complete: false, error: None };
         }
-        let step = if fallback {
-            read_write(src, dst, range, done).await
-        } else {
+        let step = async {
+            if fallback {
+                return read_write(src, dst, range, done).await;
+            }
             let offset = range.src_offset + done;
             let source = CopySource { backend: &src.backend, cx: &src.cx, io: src.io(), offset };
             dst.backend.copy_range(&dst.cx, source, dst.io(), range.dst_offset + done, range.len - done, CHUNK).await
         };
+        let step = writeback.beside(step).await;
         match step {
             // The source was cut short while we copied: that is its end now.
             Ok(0) => return Moved { copied: done, complete: true, error: None },

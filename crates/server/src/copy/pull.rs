@@ -20,6 +20,7 @@ use super::mover::{Progress, Range, Side, write_all};
 use super::partners::InUse;
 use super::rate::Throttle;
 use super::source::{SourceConnection, SourceFailure, SourceFile};
+use super::writeback::Writeback;
 use crate::errmap;
 use crate::shared::ServerShared;
 use bytes::Bytes;
@@ -192,7 +193,9 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
     let mut out = Pulled { copied: 0, complete: false, short: false, error: None };
     let mut stopping = false;
     let mut asked: Option<Instant> = None;
+    let mut writeback = Writeback::new(dst, range.dst_offset);
     loop {
+        writeback.reached(out.copied);
         while !stopping && begun < known && flying.len() < pace.window {
             let len = u32::try_from(known - begun).unwrap_or(u32::MAX).min(pace.piece);
             let (abandon, front) = (abandon.subscribe(), front.subscribe());
@@ -214,6 +217,8 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
         };
         tokio::select! {
             biased;
+            // First, so that it is begun however fast pieces come.
+            () = writeback.ended() => {}
             Some(done) = flying.next(), if !flying.is_empty() => {
                 if let Some(took) = done.took {
                     pace.learn(took);

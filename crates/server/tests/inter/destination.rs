@@ -203,6 +203,21 @@ async fn foreign_handles() {
     p.quiet().await;
 }
 
+/// What comes from the source is written out while more of it comes (C3: the durable end has little left to wait for);
+/// storage that is stuck holds up nothing but that end.
+#[tokio::test]
+async fn written_out_meanwhile() {
+    let mut p = Pair::with(|_| {}, |b| b.copy.sync_budget = Duration::from_secs(60)).await;
+    let (src, dst) = p.files(20).await;
+    let gate = p.b.fault.hold(Call::StartWriteback);
+    let done = p.copy(&src, &dst, true).await.unwrap().response;
+    assert_eq!((done.count, done.committed), (20 * MIB, StableHow::FILE_SYNC));
+    assert!(p.equal());
+    assert_eq!(p.b.fault.count(Call::StartWriteback), 1, "one at a time");
+    gate.open();
+    p.quiet().await;
+}
+
 /// More copies than allowed: DELAY, before anything is sent; the counts return (cases K01, K06).
 #[tokio::test]
 async fn a_flood_of_copies() {

@@ -272,6 +272,32 @@ async fn commit_policies() {
     }
 }
 
+/// What is copied is written out meanwhile, so that the durable end (C3) has little left to wait for: by one call at a
+/// time, for which nothing waits, also if the storage is stuck; short copies have none.
+#[tokio::test]
+async fn written_out_meanwhile() {
+    let srv = Srv::with(Options::default(), |c| c.copy.sync_budget = Duration::from_secs(60)).await;
+    let mut c = srv.client("c").await;
+    let (src, dst) = big(&srv, &mut c).await;
+    let whole = op::copy(src.stateid, dst.stateid, (0, 0), 0, true);
+    let part = op::copy(src.stateid, dst.stateid, (0, 0), 5 * MIB, true);
+    assert_eq!(copy(&mut c, &src.fh, &dst.fh, part).await.unwrap().response.count, 5 * MIB);
+    assert_eq!(srv.fault.count(Call::StartWriteback), 0);
+    for (hold, calls) in [(false, 1..=2), (true, 1..=1)] {
+        let gate = hold.then(|| srv.fault.hold(Call::StartWriteback));
+        let before = srv.fault.count(Call::StartWriteback);
+        let done = copy(&mut c, &src.fh, &dst.fh, whole.clone()).await.unwrap().response;
+        assert_eq!((done.count, done.committed), (20 * MIB, StableHow::FILE_SYNC));
+        let made = srv.fault.count(Call::StartWriteback) - before;
+        assert!(calls.contains(&made), "{made} calls for steps of 8 MiB");
+        drop(gate);
+    }
+    // Whether it could be written out is for the commit to say.
+    srv.fault.clear(Call::StartWriteback);
+    srv.fault.always(Call::StartWriteback, Action::Fail(ErrorKind::NoSpace));
+    assert_eq!(copy(&mut c, &src.fh, &dst.fh, whole).await.unwrap().response.count, 20 * MIB);
+}
+
 /// Errors in the middle: what was copied counts, the error comes with the next try; nothing copied: the error itself.
 #[tokio::test]
 async fn errors_of_synchronous_copies() {

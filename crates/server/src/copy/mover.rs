@@ -38,6 +38,8 @@ pub struct Range {
     pub dst_offset: u64,
     /// Bytes.
     pub len: u64,
+    /// The destination is to be written out while the copy goes on.
+    pub write_out: bool,
 }
 
 /// Seen by the mover, by OFFLOAD_STATUS and by whoever stops the copy.
@@ -104,7 +106,7 @@ const RW_CHUNK: u32 = 1 << 20;
 /// Copies `range` from `src` to `dst` until done, stopped, or failed.
 pub async fn run(src: &Side, dst: &Side, range: &Range, progress: &Progress) -> Moved {
     let mut fallback = false;
-    let mut writeback = Writeback::new(dst, range.dst_offset);
+    let mut writeback = Writeback::new(dst, range);
     loop {
         let done = progress.copied();
         writeback.reached(done);

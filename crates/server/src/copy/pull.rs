@@ -193,7 +193,7 @@ async fn pieces(pull: &Pull, dst: &Side, progress: &Progress, size_before: u64) 
     let mut out = Pulled { copied: 0, complete: false, short: false, error: None };
     let mut stopping = false;
     let mut asked: Option<Instant> = None;
-    let mut writeback = Writeback::new(dst, range.dst_offset);
+    let mut writeback = Writeback::new(dst, range);
     loop {
         writeback.reached(out.copied);
         while !stopping && begun < known && flying.len() < pace.window {

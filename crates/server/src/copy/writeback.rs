@@ -6,7 +6,7 @@
 //! call: when the copy ends it is left to itself, and the commit waits for the storage as it must anyhow. Failures are
 //! the commit's to tell.
 
-use super::mover::Side;
+use super::mover::{Range, Side};
 use futures_util::future::{BoxFuture, FutureExt};
 
 /// Bytes that must have been copied since the last call.
@@ -20,17 +20,18 @@ pub(super) struct Writeback<'a> {
     /// Bytes of the prefix for which it was asked already.
     asked: u64,
     under_way: Option<BoxFuture<'a, ()>>,
+    off: bool,
 }
 
 impl<'a> Writeback<'a> {
-    pub(super) fn new(dst: &'a Side, offset: u64) -> Self {
-        Self { dst, offset, asked: 0, under_way: None }
+    pub(super) fn new(dst: &'a Side, range: &Range) -> Self {
+        Self { dst, offset: range.dst_offset, asked: 0, under_way: None, off: !range.write_out }
     }
 
     /// The prefix has `copied` bytes now.
     pub(super) fn reached(&mut self, copied: u64) {
         let new = copied.saturating_sub(self.asked);
-        if self.under_way.is_some() || new < STEP {
+        if self.off || self.under_way.is_some() || new < STEP {
             return;
         }
         let (dst, at) = (self.dst, self.offset + self.asked);

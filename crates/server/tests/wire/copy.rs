@@ -292,6 +292,10 @@ async fn written_out_meanwhile() {
         assert!(calls.contains(&made), "{made} calls for steps of 8 MiB");
         drop(gate);
     }
+    let many = op::copy(src.stateid, dst.stateid, (0, 0), 19 * MIB, true);
+    let before = srv.fault.count(Call::StartWriteback);
+    assert_eq!(copy(&mut c, &src.fh, &dst.fh, many).await.unwrap().response.committed, StableHow::UNSTABLE);
+    assert_eq!(srv.fault.count(Call::StartWriteback), before, "the client commits, after more of them");
     // Whether it could be written out is for the commit to say.
     srv.fault.clear(Call::StartWriteback);
     srv.fault.always(Call::StartWriteback, Action::Fail(ErrorKind::NoSpace));

@@ -84,7 +84,13 @@ pub(super) fn range(args: &CopyArgs, size: u64, config: &CopyConfig) -> Result<R
     if args.src_offset.checked_add(args.count).is_none() || args.dst_offset.checked_add(len).is_none() {
         return Err(Status::INVAL);
     }
-    Ok(Range { src_offset: args.src_offset, dst_offset: args.dst_offset, len })
+    // Where no durable end is to come the storage is left alone: the copy itself would be slower for it.
+    let write_out = match config.commit {
+        CommitPolicy::Always => true,
+        CommitPolicy::Never => false,
+        CommitPolicy::Auto => !args.synchronous || len == room,
+    };
+    Ok(Range { src_offset: args.src_offset, dst_offset: args.dst_offset, len, write_out })
 }
 
 pub(super) fn side(fh: &Fh, grant: &Grant) -> Side {
@@ -158,6 +164,20 @@ mod tests {
         assert_eq!(len(args(101, 0, 5), &lax), Ok(0));
         assert_eq!(len(args(u64::MAX, 0, 2), &lax), Err(Status::INVAL));
         assert_eq!(len(args(0, u64::MAX, 2), &lax), Err(Status::INVAL));
+    }
+
+    /// One of many parts, or one that the client commits: nothing is written out meanwhile.
+    #[test]
+    fn what_ends_durably_is_written_out() {
+        let out = |commit, synchronous, count| {
+            let config = CopyConfig { commit, ..CopyConfig::default() };
+            range(&CopyArgs { synchronous, ..args(40, 0, count) }, 100, &config).unwrap().write_out
+        };
+        for (synchronous, count, auto) in [(true, 0, true), (true, 60, true), (true, 59, false), (false, 59, true)] {
+            assert_eq!(out(CommitPolicy::Auto, synchronous, count), auto);
+            assert!(out(CommitPolicy::Always, synchronous, count));
+            assert!(!out(CommitPolicy::Never, synchronous, count));
+        }
     }
 
     #[test]

@@ -46,7 +46,14 @@ struct Table {
     by_handle: HashMap<Handle, [u8; 8]>,
     order: VecDeque<Handle>,
     log: Option<Arc<File>>,
+    /// Records in the log.
     logged: usize,
+    /// The length of the log up to the end of its last whole record.
+    len: u64,
+    /// A write failed: there may be a part of a record at the end.
+    torn: bool,
+    /// At how many records the log is written anew.
+    full: usize,
 }
 
 /// The verifiers of recent exclusive creates.
@@ -84,7 +91,7 @@ fn take(log: &[u8]) -> Option<(Handle, [u8; 8], &[u8])> {
 
 impl Exclusive {
     pub(crate) fn open(path: Option<PathBuf>) -> io::Result<Exclusive> {
-        let mut table = Table::default();
+        let mut table = Table { full: 2 * MAX, ..Table::default() };
         if let Some(path) = &path {
             let mut bytes = Vec::new();
             let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
@@ -97,6 +104,7 @@ impl Exclusive {
             }
             if rest.is_empty() {
                 table.log = Some(Arc::new(file));
+                table.len = bytes.len() as u64;
             } else {
                 tracing::warn!("the end of {} is damaged; starting it anew", path.display());
                 table.rewrite(path)?;
@@ -141,13 +149,20 @@ impl Exclusive {
     pub(crate) fn add(&self, handle: &Handle, verifier: [u8; 8]) -> io::Result<Option<Arc<OwnedFd>>> {
         let mut table = self.table.lock();
         table.insert(handle.clone(), verifier);
-        let (Some(path), Some(log)) = (&self.path, table.log.clone()) else { return Ok(None) };
-        if table.logged >= 2 * MAX {
-            table.rewrite(path)?;
-        } else {
-            // One write for the record, so that records do not mix.
-            (&*log).write_all(&record(handle, verifier))?;
-            table.logged += 1;
+        let Some(path) = &self.path else { return Ok(None) };
+        let mut anew = false;
+        if table.logged >= table.full {
+            match table.rewrite(path) {
+                Ok(()) => anew = true,
+                Err(e) => {
+                    // The old one still serves. To try at each create would be dear.
+                    tracing::warn!("cannot write {} anew: {e}", path.display());
+                    table.full = table.logged + MAX;
+                }
+            }
+        }
+        if !anew {
+            table.append(&record(handle, verifier))?;
         }
         let log = table.log.as_ref().map(|log| log.try_clone()).transpose()?;
         Ok(log.map(|log| Arc::new(OwnedFd::from(log))))
@@ -166,6 +181,23 @@ impl Table {
         }
     }
 
+    /// Adds a record. What failed half way is taken away first: records behind it would not be found again.
+    fn append(&mut self, record: &[u8]) -> io::Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        if self.torn {
+            log.set_len(self.len)?;
+            self.torn = false;
+        }
+        // One write for the record, so that records do not mix.
+        if let Err(e) = (&**log).write_all(record) {
+            self.torn = log.set_len(self.len).is_err();
+            return Err(e);
+        }
+        self.len += record.len() as u64;
+        self.logged += 1;
+        Ok(())
+    }
+
     fn rewrite(&mut self, path: &std::path::Path) -> io::Result<()> {
         let mut all = Vec::new();
         for handle in &self.order {
@@ -177,9 +209,18 @@ impl Table {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&new)?;
         file.write_all(&all)?;
         file.sync_all()?;
+        // Opened first: once it has the name, nothing may go on with the old one.
+        let log = OpenOptions::new().append(true).open(&new)?;
         std::fs::rename(&new, path)?;
-        self.log = Some(Arc::new(OpenOptions::new().append(true).open(path)?));
+        self.log = Some(Arc::new(log));
         self.logged = self.order.len();
+        self.len = all.len() as u64;
+        self.torn = false;
+        self.full = 2 * MAX;
+        // The new name is to last as long as what will be synced under it.
+        if let Some(dir) = path.parent() {
+            File::open(dir)?.sync_all()?;
+        }
         Ok(())
     }
 }
@@ -212,5 +253,35 @@ mod tests {
         assert_eq!(table.table.lock().by_handle.len(), MAX);
         assert!(table.table.lock().logged < 2 * MAX);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// The state directory was full for a while: a record that came to a part of itself hides none of the later ones, and a
+    /// log that cannot be written anew goes on as it is.
+    #[test]
+    fn a_full_state_directory_costs_no_later_records() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("verifiers");
+        let handle = |n: u32| Handle::new(&n.to_be_bytes()).unwrap();
+        let table = Exclusive::open(Some(path.clone())).unwrap();
+        table.add(&handle(1), [1; 8]).unwrap();
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(&record(&handle(2), [2; 8])[..7]).unwrap();
+        table.table.lock().torn = true;
+        table.add(&handle(3), [3; 8]).unwrap();
+        let again = Exclusive::open(Some(path.clone())).unwrap();
+        assert_eq!((again.get(&handle(1)), again.get(&handle(2))), (Some([1; 8]), None));
+        assert_eq!(again.get(&handle(3)), Some([3; 8]));
+
+        // A directory stands where the new log would be written.
+        std::fs::create_dir(path.with_extension("new")).unwrap();
+        again.table.lock().full = 0;
+        again.add(&handle(4), [4; 8]).unwrap();
+        assert!(again.table.lock().full > MAX);
+        assert_eq!(Exclusive::open(Some(path.clone())).unwrap().get(&handle(4)), Some([4; 8]));
+        std::fs::remove_dir(path.with_extension("new")).unwrap();
+        again.table.lock().full = 0;
+        again.add(&handle(5), [5; 8]).unwrap();
+        again.add(&handle(6), [6; 8]).unwrap();
+        let last = Exclusive::open(Some(path)).unwrap();
+        assert!([1, 3, 4, 5, 6].iter().all(|&n| last.get(&handle(n)) == Some([n as u8; 8])));
     }
 }

@@ -95,6 +95,19 @@ pub(crate) struct NewFile {
     pub sync_inode: bool,
 }
 
+/// How often a create looks at a name that others make and remove all the time, before it is created by its name.
+const TRIES: usize = 16;
+
+/// What an attempt to make a file without a name, and then name it, came to.
+enum Nameless {
+    /// The file, its descriptor, and the log of verifiers.
+    Made(Arc<Inode>, OwnedFd, Option<Arc<OwnedFd>>),
+    /// The name is taken, by the file of the same request perhaps.
+    Taken,
+    /// Not in this way: whatever stands in the way is told by a create under the name.
+    Impossible,
+}
+
 /// Another kind of object that was made.
 pub(crate) struct NewNode {
     pub inode: Arc<Inode>,
@@ -202,10 +215,22 @@ impl Inner {
         let update = Update::begin(dir)?;
         let mode = self.new_mode(dir, set, 0o600);
         let mut log = None;
-        let nameless = match verifier {
-            Some(verifier) => self.create_nameless(user, dir, name, mode, verifier),
-            None => None,
-        };
+        let mut nameless = None;
+        if let Some(verifier) = verifier {
+            // A name that is taken may be free again a moment later: then without a name once more. To create it by its
+            // name would leave a moment in which the verifier is not known.
+            for _ in 0..TRIES {
+                match self.create_nameless(user, dir, name, mode, verifier) {
+                    Nameless::Made(inode, fd, logged) => nameless = Some((inode, fd, logged)),
+                    Nameless::Taken => match self.made_before(user, dir, name, verifier) {
+                        Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                        found => return self.find_again(user, found?, set, update),
+                    },
+                    Nameless::Impossible => {}
+                }
+                break;
+            }
+        }
         let known = nameless.is_some();
         let (inode, fd) = match nameless {
             Some((inode, fd, logged)) => {
@@ -214,7 +239,10 @@ impl Inner {
             }
             None => match (self.create_named(user, dir, name, mode)?, verifier) {
                 (Some(made), _) => made,
-                (None, Some(verifier)) => return self.find_again(user, dir, name, set, verifier, update),
+                (None, Some(verifier)) => {
+                    let found = self.made_before(user, dir, name, verifier)?;
+                    return self.find_again(user, found, set, update);
+                }
                 (None, None) => return Err(ErrorKind::Exists.into()),
             },
         };
@@ -263,8 +291,7 @@ impl Inner {
         Ok(Some((inode, fd)))
     }
 
-    /// Creates a file so that its verifier is known before its name exists (see `crate::exclusive`). `None`: it cannot be
-    /// had this way; whatever stands in the way is found again, and told, by a create under the name.
+    /// Creates a file so that its verifier is known before its name exists (see `crate::exclusive`).
     fn create_nameless(
         self: &Arc<Self>,
         user: &Cred,
@@ -272,16 +299,25 @@ impl Inner {
         name: &Name,
         mode: u32,
         verifier: [u8; 8],
-    ) -> Option<(Arc<Inode>, OwnedFd, Option<Arc<OwnedFd>>)> {
-        if dir.taken.load(Ordering::Relaxed) && !self.is_free(user, dir, name) {
-            return None;
+    ) -> Nameless {
+        if dir.fs.no_nameless.load(Ordering::Relaxed) {
+            return Nameless::Impossible;
         }
-        let (fd, handle) = self.nameless(user, dir, mode)?;
+        if dir.taken.load(Ordering::Relaxed) && self.is_taken(user, dir, name) {
+            return Nameless::Taken;
+        }
+        let Some((fd, handle)) = self.nameless(user, dir, mode) else { return Nameless::Impossible };
         let log = self.remember(&handle, verifier);
-        if !self.give_name(user, dir, name, &fd) {
-            self.exclusive.forget(&handle);
-            dir.taken.store(true, Ordering::Relaxed);
-            return None;
+        match self.give_name(user, dir, name, &fd) {
+            Ok(()) => {}
+            Err(e) => {
+                self.exclusive.forget(&handle);
+                if e != ErrorKind::Exists {
+                    return Nameless::Impossible;
+                }
+                dir.taken.store(true, Ordering::Relaxed);
+                return Nameless::Taken;
+            }
         }
         dir.taken.store(false, Ordering::Relaxed);
         // By its name, for the other descriptor goes on without one where people look at it. Somebody beyond this server may
@@ -291,17 +327,21 @@ impl Inner {
         let inode = match named {
             Some((inode, _)) if inode.handle == handle => inode,
             _ => {
-                let path = self.with_descriptors(|| open::reopen(&fd, OFlags::PATH)).ok()?;
-                self.child(dir, name.as_bytes(), path).ok()?.0
+                let path = self.with_descriptors(|| open::reopen(&fd, OFlags::PATH));
+                match path.ok().and_then(|path| self.child(dir, name.as_bytes(), path).ok()) {
+                    Some((inode, _)) => inode,
+                    // Short of descriptors: it is there, and is found by its verifier.
+                    None => return Nameless::Taken,
+                }
             }
         };
-        Some((inode, fd, log))
+        Nameless::Made(inode, fd, log)
     }
 
-    /// Whether a name is free. To look waits for the directory's lock once more than a create must, so it is done only where
+    /// Whether a name is taken. To look waits for the directory's lock once more than a create must, so it is done only where
     /// names were found taken: who asks for a lock file again and again is not to fill the log.
-    fn is_free(&self, user: &Cred, dir: &Arc<Inode>, name: &Name) -> bool {
-        self.as_user(user, || Ok(open::stat_name(&dir.path, name.as_bytes()) == Err(Errno::NOENT))).unwrap_or(false)
+    fn is_taken(&self, user: &Cred, dir: &Arc<Inode>, name: &Name) -> bool {
+        self.as_user(user, || Ok(open::stat_name(&dir.path, name.as_bytes()).is_ok())).unwrap_or(false)
     }
 
     /// A new file without a name. The link finds out whether the name is free.
@@ -328,17 +368,22 @@ impl Inner {
 
     /// Gives a file its first name, if that is free. It is the user's own file, which may be linked whatever
     /// `fs.protected_hardlinks` says.
-    fn give_name(&self, user: &Cred, dir: &Arc<Inode>, name: &Name, fd: &OwnedFd) -> bool {
-        match self.as_user(user, || Ok(node::link(fd, &dir.path, name.as_bytes()))) {
-            Ok(Ok(())) => true,
-            Ok(Err(e)) => {
+    fn give_name(
+        &self,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        name: &Name,
+        fd: &OwnedFd,
+    ) -> std::result::Result<(), ErrorKind> {
+        let linked = self.as_user(user, || {
+            node::link(fd, &dir.path, name.as_bytes()).map_err(|e| {
                 if matches!(e, Errno::PERM | Errno::OPNOTSUPP) {
                     dir.fs.no_nameless.store(true, Ordering::Relaxed);
                 }
-                false
-            }
-            Err(_) => false,
-        }
+                sys(e)
+            })
+        });
+        linked.map_err(|e| e.kind())
     }
 
     /// Logs the verifier of an exclusive create. Returns the log, to be synced.
@@ -350,21 +395,24 @@ impl Inner {
     }
 
     /// The name is taken: by the file that the same request made before, perhaps.
-    fn find_again(
+    fn made_before(
         self: &Arc<Self>,
         user: &Cred,
         dir: &Arc<Inode>,
         name: &Name,
-        set: &SetAttr,
         verifier: [u8; 8],
-        update: Update,
-    ) -> Result<NewFile> {
+    ) -> Result<Arc<Inode>> {
         let (inode, stat) = self.lookup(user, dir, name, false)?;
         // Only the superuser may have made it for somebody else.
         let owner = !self.switching || stat.uid == user.uid || user.uid == 0;
         if inode.kind != FileKind::Regular || !owner || self.exclusive.get(&inode.handle) != Some(verifier) {
             return Err(ErrorKind::Exists.into());
         }
+        Ok(inode)
+    }
+
+    /// Does the rest of a create whose file was there already.
+    fn find_again(self: &Arc<Self>, user: &Cred, inode: Arc<Inode>, set: &SetAttr, update: Update) -> Result<NewFile> {
         let applied = self.set_new(user, &inode, None, set)?;
         let change = update.end(self.options.exclusive)?;
         let stat = inode.stat()?;
@@ -635,7 +683,7 @@ mod tests {
                 2 => drop(killed.remember(&handle, verifier)),
                 3 => {
                     drop(killed.remember(&handle, verifier));
-                    assert!(killed.give_name(&user, &dir, &file, &fd));
+                    killed.give_name(&user, &dir, &file, &fd).unwrap();
                 }
                 _ => assert!(killed.create(&user, &dir, &file, &set, Some(verifier)).unwrap().fresh),
             }
@@ -666,7 +714,7 @@ mod tests {
         let (fd, handle) = inner.nameless(&user, &dir, 0o600).unwrap();
         std::fs::write(home.path().join("a"), b"").unwrap();
         inner.remember(&handle, [1; 8]);
-        assert!(!inner.give_name(&user, &dir, &name("a"), &fd));
+        assert_eq!(inner.give_name(&user, &dir, &name("a"), &fd), Err(ErrorKind::Exists));
         let taken = inner.create(&user, &dir, &name("a"), &SetAttr::default(), Some([1; 8]));
         assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
         assert!(!dir.fs.no_nameless.load(Ordering::Relaxed), "an EXIST says nothing of the filesystem");
@@ -694,6 +742,40 @@ mod tests {
         assert!(made.fresh && !again.fresh && made.inode.handle == again.inode.handle);
         let taken = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([4; 8]));
         assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
+    }
+
+    /// Case B11: a lock file that others make and remove all the time. The record comes before the name even then, so that a
+    /// kill finds no file without its verifier.
+    #[test]
+    fn a_name_that_comes_and_goes_is_never_created_by_its_name() {
+        let (home, inner) = tree(false);
+        let (user, dir) = (Cred::root(), inner.root.clone());
+        let path = home.path().join("lock");
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let other = {
+            let (stop, path) = (stop.clone(), path.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = std::fs::File::create_new(&path);
+                    let _ = std::fs::remove_file(&path);
+                }
+            })
+        };
+        for n in 0..2000_u32 {
+            let mut verifier = [7; 8];
+            verifier[..4].copy_from_slice(&n.to_be_bytes());
+            match inner.create_nameless(&user, &dir, &name("lock"), 0o600, verifier) {
+                Nameless::Made(inode, ..) => assert_eq!(inner.exclusive.get(&inode.handle), Some(verifier)),
+                Nameless::Taken => {}
+                Nameless::Impossible => panic!("a name that is taken or free is no reason to create by the name"),
+            }
+            match inner.create(&user, &dir, &name("lock"), &SetAttr::default(), Some(verifier)) {
+                Ok(made) => assert_eq!(inner.exclusive.get(&made.inode.handle), Some(verifier)),
+                Err(e) => assert!(matches!(e.kind(), ErrorKind::Exists | ErrorKind::Stale), "{e:?}"),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        other.join().unwrap();
     }
 
     /// Without the promise that nobody else changes the tree, nothing is atomic.

@@ -1,7 +1,7 @@
 //! Races on one file: OPEN, CLOSE, OPEN_DOWNGRADE, LOCK, LOCKU, I/O, REMOVE, the end of a client, an administrator who takes
-//! state away, and delegations (`deleg`), cut at
-//! the point where the server does its I/O (plan, then commit or give up), in every order, against a reference that knows
-//! one thing at a time (RFC 8881 8.2.2 to 8.2.5, 8.5, 9.5, 9.7, 9.9, 10.2 to 10.4, 18.2, 18.6, 18.10, 18.12, 18.16, 18.18, 18.25.4, 18.38;
+//! state away, and delegations (`deleg`), cut at the point where the server does its I/O (plan, then commit or give up), in
+//! every order, against a reference that knows one thing at a time (`reference`; RFC 8881 8.2.2 to 8.2.5, 8.5, 9.5, 9.7,
+//! 9.9, 10.2 to 10.4, 18.2, 18.6, 18.10, 18.12, 18.16, 18.18, 18.25.4, 18.38;
 //! ARCHITECTURE.md, rule 2).
 //!
 //! What is decided and the stateid that is returned must be one step: whatever order the halves come in, each answer is
@@ -10,11 +10,13 @@
 //! All pairs of operations are run in all orders with all endings; three to five at once in random ones.
 
 mod deleg;
+mod reference;
 
 use crate::common::*;
 use deleg::{DelegHalf, DelegOp, Delegs};
 use dhow_state::*;
 use proptest::prelude::*;
+use reference::{RefOpen, Reference, Taken, seqid, share};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -122,145 +124,6 @@ enum Start {
 }
 
 const STARTS: [Start; 6] = [Start::Nothing, Start::Held, Start::Shared, Start::Readers, Start::Writer, Start::Recalled];
-
-struct RefOpen {
-    other: [u8; 12],
-    seqid: u32,
-    access: u32,
-    deny: u32,
-    asked: Vec<(u32, u32)>,
-    closing: bool,
-    io: usize,
-    token: u32,
-    lock: Option<([u8; 12], u32)>,
-}
-
-/// A stateid that was taken away, and of locks the open's.
-type Taken = ([u8; 12], Option<[u8; 12]>);
-
-/// The reference.
-#[derive(Default)]
-struct Reference {
-    /// One open-owner and one lock-owner for each client.
-    opens: BTreeMap<usize, RefOpen>,
-    cells: [[u8; CELLS]; 2],
-    /// Opens and locks in the making, by who makes them.
-    opening: BTreeMap<usize, (usize, u32, u32)>,
-    locking: BTreeMap<usize, (usize, usize, bool)>,
-    delegs: Delegs,
-    /// Removals of the file's name under way.
-    removing: usize,
-    /// Stateids that an administrator took away and their client has not freed; those of locks with the open that they were
-    /// taken through, with which they go.
-    taken: Vec<(usize, Taken)>,
-    ids: [ClientId; 3],
-    expired: bool,
-    dying: bool,
-}
-
-fn share(bits: u32) -> Share {
-    Share::from_bits(bits).unwrap()
-}
-
-impl Reference {
-    fn may_go(&self, c: usize) -> bool {
-        c == 0 && (self.expired || self.dying)
-    }
-
-    /// Why there is nothing under a stateid of a client.
-    fn missing(&self, c: usize, other: [u8; 12]) -> Status {
-        let taken = self.taken.iter().any(|(by, (taken, _))| (*by, *taken) == (c, other));
-        if taken { Status::ADMIN_REVOKED } else { Status::BAD_STATEID }
-    }
-
-    /// An administrator took these from a client, which is not on its way out.
-    fn take(&mut self, c: usize, others: impl IntoIterator<Item = Taken>) {
-        if c != 0 || !self.dying {
-            self.taken.extend(others.into_iter().map(|taken| (c, taken)));
-        }
-    }
-
-    /// `claims` names the delegation by whose right it is.
-    fn open(&mut self, c: usize, access: u32, deny: u32, claims: Option<[u8; 12]>, now: Time) -> Result<(), Refused> {
-        if c == 0 && self.dying {
-            return Err(Status::DEADSESSION.into());
-        }
-        self.share(access, deny)?;
-        // RFC 8881 18.25.4: who denies writing keeps the name, and this one is going.
-        if deny & 2 != 0 && self.removing > 0 {
-            return Err(Status::DELAY.into());
-        }
-        if self.opens.get(&c).is_some_and(|o| o.closing) {
-            return Err(Status::DELAY.into());
-        }
-        if let Some(other) = claims {
-            let missing = self.missing(c, other);
-            self.delegs.claim(c, access, missing)?;
-        }
-        self.deleg_conflict(c, Use::Open { access: share(access), deny: share(deny) }, now)
-    }
-
-    /// Share reservations (RFC 8881 9.7).
-    fn share(&self, access: u32, deny: u32) -> Result<(), Refused> {
-        let stands = |a: u32, d: u32| access & d != 0 || deny & a != 0;
-        let against: Vec<usize> =
-            self.opens.iter().filter(|(_, o)| stands(o.access, o.deny)).map(|(c, _)| *c).collect();
-        if against.iter().any(|c| !self.may_go(*c)) {
-            return Err(Status::SHARE_DENIED.into());
-        }
-        if !against.is_empty() {
-            return Err(Refused::Courtesy(self.ids[0]));
-        }
-        let making = self.opening.values().any(|(_, a, d)| stands(*a, *d));
-        if making { Err(Status::DELAY.into()) } else { Ok(()) }
-    }
-
-    /// The open of a stateid that a client has from before.
-    fn find(&self, c: usize, known: &Stateid) -> Result<&RefOpen, Status> {
-        let there = self.opens.get(&c).filter(|o| o.other == known.other);
-        let o = there.ok_or(self.missing(c, known.other))?;
-        seqid(known.seqid, o.seqid)?;
-        if o.closing { Err(Status::DELAY) } else { Ok(o) }
-    }
-
-    fn find_lock(&self, c: usize, known: &Stateid) -> Result<&RefOpen, Status> {
-        let of = |o: &&RefOpen| o.lock.is_some_and(|l| l.0 == known.other);
-        let o = self.opens.get(&c).filter(of).ok_or(self.missing(c, known.other))?;
-        seqid(known.seqid, o.lock.unwrap().1)?;
-        if o.closing { Err(Status::DELAY) } else { Ok(o) }
-    }
-
-    fn lock(&self, c: usize, o: &RefOpen, first: usize, write: bool) -> Result<(), LockRefused> {
-        if o.access & if write { 2 } else { 1 } == 0 {
-            return Err(Status::OPENMODE.into());
-        }
-        let range = first..first + 2;
-        let meets = |f: usize| f < range.end && first < f + 2;
-        if self.locking.values().any(|(by, f, w)| *by != c && meets(*f) && (*w || write)) {
-            return Err(Status::DELAY.into());
-        }
-        if self.cells[1 - c][range].iter().any(|l| *l == 2 || *l == 1 && write) {
-            return Err(if self.may_go(1 - c) { LockRefused::Courtesy(self.ids[0]) } else { Status::DENIED.into() });
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, c: usize) {
-        if let Some(gone) = self.opens.remove(&c) {
-            self.taken.retain(|(_, (_, open))| *open != Some(gone.other));
-        }
-        self.cells[c] = [0; CELLS];
-    }
-}
-
-fn seqid(given: u32, now: u32) -> Result<(), Status> {
-    match given {
-        0 => Ok(()),
-        n if n == now => Ok(()),
-        n if n < now => Err(Status::OLD_STATEID),
-        _ => Err(Status::BAD_STATEID),
-    }
-}
 
 /// An operation between its halves.
 enum Half<'a> {

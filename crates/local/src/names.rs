@@ -402,7 +402,11 @@ impl Inner {
         name: &Name,
         verifier: [u8; 8],
     ) -> Result<Arc<Inode>> {
-        let (inode, stat) = self.lookup(user, dir, name, false)?;
+        let (inode, stat) = self.lookup(user, dir, name, false).map_err(|e| match e.kind() {
+            // What is mounted there and not entered has the name all the same.
+            ErrorKind::Access => ErrorKind::Exists.into(),
+            _ => e,
+        })?;
         // Only the superuser may have made it for somebody else.
         let owner = !self.switching || stat.uid == user.uid || user.uid == 0;
         if inode.kind != FileKind::Regular || !owner || self.exclusive.get(&inode.handle) != Some(verifier) {

@@ -16,7 +16,7 @@ use crate::common::*;
 use deleg::{DelegHalf, DelegOp, Delegs};
 use dhow_state::*;
 use proptest::prelude::*;
-use reference::{RefOpen, Reference, Taken, seqid, share};
+use reference::{RefOpen, Reference, seqid, share};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

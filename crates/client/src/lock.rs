@@ -12,7 +12,7 @@ use dhow_session::backoff::{Backoff, Policy};
 
 use crate::file::run_on;
 use crate::opens::{self, OpenState, state_owner};
-use crate::ranges::Range;
+use crate::ranges::{Given, Range};
 use crate::{Error, File, Fs, Result};
 
 /// How often a lock that others hold is tried again, unless the server says before that it is free.
@@ -64,7 +64,12 @@ impl File {
         let (open, owner) = (Arc::clone(&self.open), owner.clone());
         let work = move |fs| async move {
             let _one_at_a_time = one_at_a_time;
-            lock_on(&fs, &open, &owner, (kind, offset, length)).await
+            if !kind.is_write() {
+                open.begin_to_give(&owner, Given::Shared(offset, offset.saturating_add(length)));
+            }
+            let done = lock_on(&fs, &open, &owner, (kind, offset, length)).await;
+            open.end_giving(&owner, in_doubt(&done));
+            done
         };
         self.fs().to_its_end(work).await
     }
@@ -88,7 +93,10 @@ impl File {
         let (open, owner) = (Arc::clone(&self.open), owner.clone());
         let work = move |fs| async move {
             let _one_at_a_time = one_at_a_time;
-            unlock_on(&fs, &open, &owner, (offset, length)).await
+            open.begin_to_give(&owner, Given::Unlocked(offset, offset.saturating_add(length)));
+            let done = unlock_on(&fs, &open, &owner, (offset, length)).await;
+            open.end_giving(&owner, in_doubt(&done));
+            done
         };
         self.fs().to_its_end(work).await
     }
@@ -114,6 +122,11 @@ impl File {
             _ => Err(tail.error()),
         }
     }
+}
+
+/// Whether nobody knows if the server executed what failed.
+fn in_doubt<T>(done: &Result<T>) -> bool {
+    matches!(done, Err(e) if !matches!(e, Error::Status { .. }))
 }
 
 async fn lock_on(

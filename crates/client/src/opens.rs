@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use crate::call::Request;
 use crate::deleg::{self, Delegation};
 use crate::inner::{Inner, Session};
-use crate::ranges::Ranges;
+use crate::ranges::{Given, Ranges};
 use crate::{Error, Lost, Result};
 
 /// All opens of a client that are not closed.
@@ -77,6 +77,9 @@ struct Held {
 pub(crate) struct LockHeld {
     pub(crate) stateid: Stateid,
     pub(crate) ranges: Ranges,
+    /// What a request that is on its way gives up. Others may have it as soon as the server has seen that, so it is not
+    /// reclaimed: it would be taken from them (RFC 8881 section 8.4.2.1).
+    given: Option<Given>,
 }
 
 /// An open-owner for a new open.
@@ -202,13 +205,35 @@ impl OpenState {
         if held.generation != generation {
             return false;
         }
-        let lock = held.locks.entry(owner.clone()).or_insert_with(|| LockHeld { stateid, ranges: Ranges::default() });
+        let lock = held.locks.entry(owner.clone()).or_insert_with(|| LockHeld {
+            stateid,
+            ranges: Ranges::default(),
+            given: None,
+        });
         // Replies overtake each other; of one state the higher seqid is the later (RFC 8881 section 8.2.2).
         if lock.stateid.other != stateid.other || stateid.seqid.wrapping_sub(lock.stateid.seqid) < 1 << 31 {
             lock.stateid = stateid;
         }
         change(&mut lock.ranges);
         true
+    }
+
+    /// A request that gives something up is about to be sent.
+    pub(crate) fn begin_to_give(&self, owner: &[u8], given: Given) {
+        if let Some(lock) = self.held.lock().locks.get_mut(owner) {
+            lock.given = Some(given);
+        }
+    }
+
+    /// That request has ended. `in_doubt`: nobody knows whether it was executed, so what it was to give up is not counted
+    /// on any more; the server may hold it until the next LOCKU or CLOSE.
+    pub(crate) fn end_giving(&self, owner: &[u8], in_doubt: bool) {
+        if let Some(lock) = self.held.lock().locks.get_mut(owner)
+            && let Some(given) = lock.given.take()
+            && in_doubt
+        {
+            lock.ranges.give(given);
+        }
     }
 
     /// The filesystem it is in, when known.
@@ -361,7 +386,15 @@ impl OpenState {
         let locks: Vec<_> = self.held.lock().locks.iter().map(|(o, l)| (o.clone(), l.clone())).collect();
         for (owner, held) in locks {
             let mut known: Option<Stateid> = None;
-            for range in held.ranges.iter() {
+            let mut ranges = held.ranges;
+            if let Some(given) = held.given {
+                ranges.give(given);
+            }
+            if self.is_closing() {
+                // CLOSE frees all of them.
+                ranges = Ranges::default();
+            }
+            for range in ranges.iter() {
                 let locker = match known {
                     None => Locker::New(OpenToLockOwner {
                         open_seqid: 0,
@@ -390,7 +423,7 @@ impl OpenState {
             }
             match known {
                 Some(stateid) => {
-                    self.update_lock(&owner, (stateid, generation), |_| {});
+                    self.update_lock(&owner, (stateid, generation), |r| *r = ranges);
                 }
                 None => {
                     self.held.lock().locks.remove(&owner);

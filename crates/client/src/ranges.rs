@@ -14,6 +14,16 @@ pub(crate) struct Range {
     pub(crate) exclusive: bool,
 }
 
+/// What a request gives up, from `start` up to, not including, `end`. From the moment it is sent others may have been
+/// granted it, whether its answer comes or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// LOCKU: everything.
+    Unlocked(u64, u64),
+    /// LOCK for reading: what was locked for writing.
+    Shared(u64, u64),
+}
+
 impl Range {
     /// As LOCK gives it: a length of all ones means "to the end".
     pub(crate) fn new(lock_type: LockType, offset: u64, length: u64) -> Self {
@@ -59,6 +69,22 @@ impl Ranges {
         self.0 = kept;
     }
 
+    /// What is locked exclusively between `start` and `end` is shared from now on.
+    fn share(&mut self, start: u64, end: u64) {
+        let concerned = self.0.iter().filter(|r| r.start < end && r.end > start);
+        let shared = |r: &Range| Range { start: r.start.max(start), end: r.end.min(end), exclusive: false };
+        let concerned: Vec<Range> = concerned.map(shared).collect();
+        concerned.into_iter().for_each(|r| self.lock(r));
+    }
+
+    /// What is left for certain once `given` is on its way to the server.
+    pub(crate) fn give(&mut self, given: Given) {
+        match given {
+            Given::Unlocked(start, end) => self.unlock(start, end),
+            Given::Shared(start, end) => self.share(start, end),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -87,6 +113,18 @@ mod tests {
         assert_eq!(r.0.last().map(Range::length), Some(u64::MAX));
         r.unlock(0, u64::MAX);
         assert_eq!(r.0, []);
+    }
+
+    #[test]
+    fn what_is_given_up_is_cut_out_or_shared() {
+        let range = |start, end, exclusive| Range { start, end, exclusive };
+        let mut r = Ranges(vec![range(0, 10, true), range(20, 30, true)]);
+        r.give(Given::Shared(5, 25));
+        assert_eq!(r.0, [range(0, 5, true), range(5, 10, false), range(20, 25, false), range(25, 30, true)]);
+        r.give(Given::Unlocked(8, u64::MAX));
+        assert_eq!(r.0, [range(0, 5, true), range(5, 8, false)]);
+        r.give(Given::Shared(5, u64::MAX));
+        assert_eq!(r.0, [range(0, 5, true), range(5, 8, false)], "nothing is locked by it");
     }
 
     #[test]

@@ -14,7 +14,15 @@ use parking_lot::Mutex;
 use crate::exit::{Code, Failure, Outcome, warn};
 use crate::output::temporary_dir;
 
-static ALL: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static ALL: Mutex<All> = Mutex::new(All { paths: BTreeSet::new(), closed: false });
+
+/// The list. Invariant: a directory is in it from before it can be seen until it is gone, so that whoever closes the list
+/// knows of every one; after that none is made.
+struct All {
+    paths: BTreeSet<PathBuf>,
+    closed: bool,
+}
+
 /// How often a directory is removed again in which somebody still makes files, and how long after.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -27,11 +35,14 @@ impl Scratch {
     /// Makes one in `base`.
     ///
     /// # Errors
-    /// Those of `mkdir(2)`.
+    /// Those of `mkdir(2)`; `Interrupted` once the command was.
     pub fn new(base: &Path, name: &str) -> std::io::Result<Self> {
         let mut all = ALL.lock();
+        if all.closed {
+            return Err(std::io::Error::new(std::io::ErrorKind::Interrupted, "interrupted"));
+        }
         let path = temporary_dir(base, name)?;
-        all.insert(path.clone());
+        all.paths.insert(path.clone());
         Ok(Self(path))
     }
 
@@ -63,9 +74,12 @@ impl Deref for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only what is in the list: who took it out removes it.
-        if ALL.lock().remove(&self.0) {
+        // Only what is in the list: who took it out removes it. It stays there until it is gone, since the process may be
+        // interrupted, and end, meanwhile.
+        let listed = ALL.lock().paths.contains(&self.0);
+        if listed {
             clear(&self.0);
+            ALL.lock().paths.remove(&self.0);
         }
     }
 }
@@ -84,19 +98,26 @@ pub async fn unless_interrupted(work: impl Future<Output = Outcome>) -> Outcome 
     match done {
         Some(done) => done,
         None => {
-            // Also what its threads may still make: nothing is made any more while this is held, and the process ends.
-            let all = std::mem::take(&mut *ALL.lock());
-            all.iter().for_each(|path| clear(path));
+            // Its threads may be at work still, until the process ends: they make none any more.
+            close().iter().for_each(|path| clear(path));
             Err(Failure { code: Code::Interrupted, message: "interrupted".to_owned() })
         }
     }
+}
+
+/// Closes the list, and takes what is in it.
+fn close() -> BTreeSet<PathBuf> {
+    let mut all = ALL.lock();
+    all.closed = true;
+    std::mem::take(&mut all.paths)
 }
 
 fn clear(path: &Path) {
     for n in 1.. {
         match std::fs::remove_dir_all(path) {
             Ok(()) => return,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
+            // Or somebody else is removing it too, and something of it was gone already.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !path.exists() => return,
             Err(_) if n < TRIES => std::thread::sleep(PAUSE),
             Err(e) => return warn(format!("{}: {e}", path.display())),
         }
@@ -112,9 +133,9 @@ mod tests {
         let scratch = Scratch::in_or_temp(None, "dhow-test").unwrap();
         std::fs::write(scratch.join("file"), b"x").unwrap();
         let path = scratch.to_path_buf();
-        assert!(path.starts_with(std::env::temp_dir()) && ALL.lock().contains(&path));
+        assert!(path.starts_with(std::env::temp_dir()) && ALL.lock().paths.contains(&path));
         drop(scratch);
-        assert!(!path.exists() && !ALL.lock().contains(&path));
+        assert!(!path.exists() && !ALL.lock().paths.contains(&path));
     }
 
     #[test]
@@ -131,6 +152,6 @@ mod tests {
         assert!(filling.join().unwrap() <= 20_000);
         assert!(!path.exists());
         // Nothing is left to be removed; a warning would be for nothing.
-        ALL.lock().remove(&path);
+        ALL.lock().paths.remove(&path);
     }
 }

@@ -217,7 +217,8 @@ impl CallHandler for Answer {
     }
 }
 
-#[tokio::test]
+// The clock stands still until everybody waits: the time-out below means that nothing goes on any more.
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_does_not_read_is_held_back_case_b46() {
     let shared = Arc::new(NetShared::default());
     let (near, mut far) = tokio::io::duplex(4096);

@@ -6,7 +6,7 @@ use crate::script::{Act, Req, Scripted, default_result, start};
 use bytes::Bytes;
 use dhow_client::v4::ops::*;
 use dhow_client::v4::{
-    Ace, ArgOp, ClientId, DelegationType, OpNum, ResOp, StableHow, Stateid, Status, TO_EOF, Verifier,
+    Ace, ArgOp, ClientId, DelegationType, LockType, OpNum, ResOp, StableHow, Stateid, Status, TO_EOF, Verifier,
 };
 use dhow_client::{
     CallOptions, Client, CopyBegun, CopyOptions, Create, DelegationState, Error, File, Lost, OpenOptions,
@@ -554,6 +554,39 @@ fn restart(fake: &Shared) {
     fake.revoke(Status::BAD_STATEID);
     fake.sequence.push_back(Status::BADSESSION);
     fake.once.push((OpNum::CREATE_SESSION, Once::Status(Status::STALE_CLIENTID)));
+}
+
+/// Section 8.4.2.1: what was being unlocked, or made a shared lock, when the server restarted is not reclaimed: it may
+/// have been granted to somebody else before.
+#[tokio::test]
+async fn what_is_being_unlocked_is_not_reclaimed() {
+    let reclaims = |fake: &Shared| -> Vec<(LockType, u64, u64)> {
+        let seen = fake.lock().unwrap();
+        let locks = seen.seen.iter().filter_map(|op| match op {
+            ArgOp::Lock(LockArgs { reclaim: true, lock_type, offset, length, .. }) => {
+                Some((*lock_type, *offset, *length))
+            }
+            _ => None,
+        });
+        locks.collect()
+    };
+    let (_server, fake, client) = serve().await;
+    let file = open_locked(&client).await;
+    restart(&fake);
+    file.unlock(0, TO_EOF).await.unwrap();
+    assert_eq!(reclaims(&fake), []);
+    write(&file).await.unwrap();
+    file.close().await.unwrap();
+
+    let (_server, fake, client) = serve().await;
+    let file = open_locked(&client).await;
+    restart(&fake);
+    file.unlock(0, 4).await.unwrap();
+    assert_eq!(reclaims(&fake), [(LockType::WRITE, 4, 6)]);
+    restart(&fake);
+    assert!(file.try_lock(false, 6, 10).await.unwrap().is_none());
+    assert_eq!(reclaims(&fake)[1..], [(LockType::WRITE, 4, 2), (LockType::READ, 6, 4)]);
+    file.close().await.unwrap();
 }
 
 /// Section 8.4.2.1 and 15.1.9: a reclaim is refused. Plain opens are opened anew, and only after RECLAIM_COMPLETE; what

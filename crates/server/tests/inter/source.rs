@@ -191,7 +191,7 @@ async fn the_named_destination() {
 /// It ends a lease time after its last use, and is counted to the last.
 #[tokio::test]
 async fn its_time() {
-    let mut p = Pair::with(|a| a.state.lease = Duration::from_secs(2), |_| {}).await;
+    let mut p = Pair::with(|a| a.state.lease = Duration::from_secs(3), |_| {}).await;
     let (src, _) = p.files(1).await;
     let id = p.notify(&src).await.unwrap().stateid;
     let mut c = p.a.client("destination").await;

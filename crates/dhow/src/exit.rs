@@ -1,6 +1,7 @@
 //! How the program ends: exit codes, and errors as the user reads them.
 
 use std::fmt;
+use std::io::Write as _;
 
 /// Exit codes, as docs/cli.md lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +64,16 @@ pub type Outcome<T = ()> = Result<T, Failure>;
 
 /// Says on standard error that something failed, in one line.
 pub fn complain(message: impl fmt::Display) {
-    eprintln!("error: {message}");
+    line(format!("error: {message}\n"));
 }
 
 /// Says on standard error what the user should know.
 pub fn warn(message: impl fmt::Display) {
-    eprintln!("warning: {message}");
+    line(format!("warning: {message}\n"));
+}
+
+/// Writes a line in one call, so that what another process says meanwhile does not get into it.
+fn line(line: String) {
+    // Nobody is there to be told that nobody is there to be told.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }

@@ -99,7 +99,13 @@ pub async fn unless_interrupted(work: impl Future<Output = Outcome>) -> Outcome 
         Some(done) => done,
         None => {
             // Its threads may be at work still, until the process ends: they make none any more.
-            close().iter().for_each(|path| clear(path));
+            let paths = close();
+            // Servers that were started for the work make what they miss. One may just have been started.
+            end_children();
+            paths.iter().for_each(|path| clear(path));
+            if end_children() {
+                paths.iter().for_each(|path| clear(path));
+            }
             Err(Failure { code: Code::Interrupted, message: "interrupted".to_owned() })
         }
     }
@@ -110,6 +116,37 @@ fn close() -> BTreeSet<PathBuf> {
     let mut all = ALL.lock();
     all.closed = true;
     std::mem::take(&mut all.paths)
+}
+
+/// Kills the processes that this one has started, and waits for their end, but leaves it to others to reap them. Whether
+/// there was any that still ran.
+fn end_children() -> bool {
+    use rustix::process::{Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
+    let Ok(all) = std::fs::read_dir("/proc") else { return false };
+    let mut any = false;
+    for entry in all.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if running_child_of(&stat) != Some(getpid().as_raw_nonzero().get()) {
+            continue;
+        }
+        any = true;
+        // Gone by itself meanwhile is as good; its number is not given away before it is reaped.
+        if kill_process(pid, Signal::KILL).is_ok() {
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        }
+    }
+    any
+}
+
+/// Whose child it is, by a line of `/proc/PID/stat` (proc(5)), unless it has ended.
+fn running_child_of(stat: &str) -> Option<i32> {
+    // The name in parentheses may hold anything; state and parent come behind it.
+    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(parent)
 }
 
 fn clear(path: &Path) {
@@ -127,6 +164,13 @@ fn clear(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn children_that_run_are_known() {
+        assert_eq!(running_child_of("12 (a) b (c) S 7 2 3"), Some(7));
+        assert_eq!(running_child_of("12 (a) Z 7 2 3"), None);
+        assert_eq!(running_child_of("12 (a"), None);
+    }
 
     #[test]
     fn it_goes_when_dropped() {

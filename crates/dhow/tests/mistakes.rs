@@ -141,6 +141,8 @@ fn nothing_is_left_of_an_interrupted_command() {
         assert_eq!(out.status.code(), Some(130), "{args:?}: {}", text(&out.stderr));
         assert!(text(&out.stderr).contains("error: interrupted\n"), "{args:?}: {}", text(&out.stderr));
         let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().path()).collect();
-        assert_eq!(left, [] as [PathBuf; 0], "{args:?}");
+        let in_them: Vec<_> =
+            left.iter().map(|path| std::fs::read_dir(path).map(|d| d.flatten().collect::<Vec<_>>())).collect();
+        assert_eq!(left, [] as [PathBuf; 0], "{args:?}: {in_them:?}: {}", text(&out.stderr));
     }
 }

@@ -100,7 +100,11 @@ pub fn run(args: &BenchCreate, dir: &Path) -> Outcome {
             };
             let cleaned = std::fs::remove_dir_all(files.join(&name));
             match rate {
-                Ok(rate) => row.rates.push(rate),
+                Ok(rate) if rate > 0.0 => row.rates.push(rate),
+                Ok(_) => {
+                    done = Err(Failure::failed("nothing was done in the time that counts; allow more --seconds"));
+                    break 'runs;
+                }
                 Err(e) => {
                     done = Err(e);
                     break 'runs;

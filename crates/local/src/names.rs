@@ -240,7 +240,11 @@ impl Inner {
             None => match (self.create_named(user, dir, name, mode)?, verifier) {
                 (Some(made), _) => made,
                 (None, Some(verifier)) => {
-                    let found = self.made_before(user, dir, name, verifier)?;
+                    // It was there, and is gone again: somebody else's.
+                    let found = self.made_before(user, dir, name, verifier).map_err(|e| match e.kind() {
+                        ErrorKind::NotFound => ErrorKind::Exists.into(),
+                        _ => e,
+                    })?;
                     return self.find_again(user, found, set, update);
                 }
                 (None, None) => return Err(ErrorKind::Exists.into()),

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: access control lists, umask and default lists, users of many groups, locks of local programs
 # runs: 4.2-ext4 4.1-ext4 4.2-tmpfs 4.2-xfs
-# timeout: 250
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 if [ "$LAB_SERVER" = knfsd ]; then skip "all" "written for dhow's keys"; finish; fi

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: modes, owners, times, truncation, appends, mappings
 # runs: 4.1 4.2 4.2-ext4
-# timeout: 200
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: two clients see what the other did
 # runs: 4.1 4.2
-# timeout: 200
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 need "client a mounts" client a 3

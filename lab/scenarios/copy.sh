@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: copy_file_range arrives as COPY, cp --reflink=always as CLONE, and the bytes are right
 # runs: 4.2-ext4 4.2-btrfs 4.2-xfs 4.2 4.1-btrfs
-# timeout: 300
+# timeout: 500
 # mem: 2G
 . /share/scenario-lib.sh
 begin

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: a disk fails, hangs and comes back: fsync tells it, the verifier changes, other exports go on (case K25)
 # runs: 4.1-xfs 4.2-ext4
-# timeout: 200
+# timeout: 500
 # serves: no
 #
 # The server runs in the guest, over a disk that is a program (NBD; the guest's kernel has no device mapper) and does as

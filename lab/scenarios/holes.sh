@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: allocation, holes, SEEK_DATA and SEEK_HOLE
 # runs: 4.2-dir 4.2-ext4 4.2-xfs 4.2-btrfs 4.1
-# timeout: 200
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

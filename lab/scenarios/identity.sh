@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: one folder served alone; two servers on one host are two; a pseudo-root
 # runs: 4.1 4.2
-# timeout: 200
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 if [ "$LAB_SERVER" = knfsd ]; then skip "all" "of dhow serve alone"; finish; fi

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: copies between servers: the kernel's client between dhow and dhow, dhow and knfsd, knfsd and dhow; dhow cp between two knfsd
 # runs: 4.2
-# timeout: 400
+# timeout: 500
 # mem: 3G
 # serves: no
 # client: yes

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: fcntl and flock locks between two clients (case B42)
 # runs: 4.1 4.2
-# timeout: 200
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: sixteen connections, many processes at once
 # runs: 4.1 4.2
-# timeout: 300
+# timeout: 500
 # mem: 2G
 . /share/scenario-lib.sh
 begin

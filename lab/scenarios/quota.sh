@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: quotas of a real filesystem, and one that is full: programs hear it, once, and go on when there is room (RFC 8881 15.1.4.2)
 # runs: 4.1-xfs 4.2-xfs
-# timeout: 150
+# timeout: 500
 # serves: no
 #
 # The server runs in the guest, whose kernel keeps quotas (of XFS: it has no QFMT_V2, which ext4 wants).

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: random reads, writes, truncations, mappings, holes and copies against a local twin
 # runs: 4.1 4.2 4.2-xfs
-# timeout: 300
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 m=/mnt/data

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: an administrator takes state away from Linux clients: programs hear EIO, others go on, the mounts work (RFC 8881 8.5)
 # runs: 4.1-dir 4.2-dir
-# timeout: 200
+# timeout: 500
 # lease: 20
 # idle: yes
 . /share/scenario-lib.sh

@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: root squashed, a read-only export, nothing outside an export
 # runs: 4.1 4.2
-# timeout: 200
+# timeout: 500
 # prepares: yes
 if [ "${1:-}" = prepare ]; then
     mkdir squash/private && chmod 700 squash/private && echo secret >outside

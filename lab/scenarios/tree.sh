@@ -1,7 +1,7 @@
 #!/bin/bash
 # title: a tree is written, compared after everything cached is forgotten, and removed
 # runs: 4.1 4.2 4.2-ext4 4.2-xfs
-# timeout: 300
+# timeout: 500
 . /share/scenario-lib.sh
 begin
 

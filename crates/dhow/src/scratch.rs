@@ -140,10 +140,15 @@ fn end_children() -> bool {
     any
 }
 
-/// Whose child it is, by a line of `/proc/PID/stat` (proc(5)), unless it has ended.
+/// The fields of a line of `/proc/PID/stat` (proc(5)) from the third on, the state. The second is the name in parentheses
+/// and may hold anything.
+pub fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace())
+}
+
+/// Whose child it is, by its line of `/proc/PID/stat`, unless it has ended.
 fn running_child_of(stat: &str) -> Option<i32> {
-    // The name in parentheses may hold anything; state and parent come behind it.
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let mut fields = fields(stat)?;
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     (!matches!(state, "Z" | "X")).then_some(parent)

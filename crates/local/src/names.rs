@@ -350,9 +350,6 @@ impl Inner {
 
     /// A new file without a name. The link finds out whether the name is free.
     fn nameless(&self, user: &Cred, dir: &Arc<Inode>, mode: u32) -> Option<(OwnedFd, Handle)> {
-        if dir.fs.no_nameless.load(Ordering::Relaxed) {
-            return None;
-        }
         let made = self.as_user(user, || {
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::NONBLOCK;
             match self.with_descriptors(|| open::beneath(&dir.path, b".", flags, mode, self.crossing())) {

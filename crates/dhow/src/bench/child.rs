@@ -75,8 +75,8 @@ impl Server {
 
 /// User and system time of a line of `/proc/PID/stat`, in seconds.
 fn parse_cpu(stat: &str) -> Option<f64> {
-    // The second field is the name in parentheses and may hold anything; utime and stime are the 14th and 15th.
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().skip(11);
+    // utime and stime are the 14th and 15th field.
+    let mut fields = crate::scratch::fields(stat)?.skip(11);
     let user: f64 = fields.next()?.parse().ok()?;
     let system: f64 = fields.next()?.parse().ok()?;
     Some((user + system) / TICKS)

@@ -142,7 +142,7 @@ impl Load {
         times.sort();
         let seconds = end.saturating_duration_since(begin).as_secs_f64();
         if times.is_empty() || seconds <= 0.0 {
-            return Err(Failure::failed("nothing was done in the time that counts; allow more --seconds"));
+            return Err(nothing_done());
         }
         let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or_default();
         let info = self.client.session_info().await.map_err(Failure::failed)?;
@@ -189,6 +189,11 @@ impl Load {
         }
         Ok(())
     }
+}
+
+/// There is nothing to be measured.
+pub fn nothing_done() -> Failure {
+    Failure::failed("nothing was done in the time that counts; allow more --seconds")
 }
 
 async fn write(

@@ -1,7 +1,7 @@
 //! Without a link: clients that work in one directory against clients with a directory each, and the local filesystem
 //! under both, which has a lock of its own on each directory.
 
-use super::load::one;
+use super::load::{nothing_done, one};
 use super::{Op, site};
 use crate::bench::child::Server;
 use crate::bench::{Spread, data};
@@ -102,7 +102,7 @@ pub fn run(args: &BenchCreate, dir: &Path) -> Outcome {
             match rate {
                 Ok(rate) if rate > 0.0 => row.rates.push(rate),
                 Ok(_) => {
-                    done = Err(Failure::failed("nothing was done in the time that counts; allow more --seconds"));
+                    done = Err(nothing_done());
                     break 'runs;
                 }
                 Err(e) => {

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use crate::check::{repeatable, reply_fits, spoiled, succeeds_again};
 use crate::counters::{add, rank};
 use crate::inner::{Inner, Session};
+use crate::opens::OpenState;
 use crate::{Error, Result, moved, opens, rpc};
 
 /// Sessions one request may outlive before something must be wrong with the server.
@@ -43,12 +44,25 @@ pub(crate) struct Request {
     pub(crate) internal: Option<Arc<Session>>,
     /// Says when nobody wants the answer any more.
     pub(crate) caller: Caller,
+    /// The opens that its CLOSEs are of, in their order: told when it goes out, and when it is known not to have closed
+    /// them.
+    pub(crate) closes: Vec<Arc<OpenState>>,
 }
 
 impl Request {
     /// Not cached, as the client's own user, of a caller who stays.
     pub(crate) fn new(ops: Vec<ArgOp>) -> Self {
-        Self { ops, cache: false, cred: None, internal: None, caller: Caller::default() }
+        Self { ops, cache: false, cred: None, internal: None, caller: Caller::default(), closes: Vec::new() }
+    }
+
+    /// It is about to be sent. `in_time`: the lease has not run out.
+    fn goes_out(&self, in_time: bool) {
+        self.closes.iter().for_each(|open| open.close_goes_out(in_time));
+    }
+
+    /// What is known of it now, unless an earlier attempt is in doubt: how many of its CLOSEs were executed.
+    fn came_back(&self, closed: usize) {
+        self.closes.iter().skip(closed).for_each(|open| open.close_came_back());
     }
 }
 
@@ -123,7 +137,16 @@ impl Inner {
                     () = request.caller.gone() => return Err(Error::Closed),
                 },
             };
-            match self.attempt(&session, request).await? {
+            let attempt = self.attempt(&session, request).await;
+            if !*doubt {
+                match &attempt {
+                    Ok(Attempt::Answer(res)) if res.status == Status::RETRY_UNCACHED_REP => {}
+                    Ok(Attempt::Answer(res)) => request.came_back(closes_done(res)),
+                    Ok(Attempt::SessionOver { maybe_executed: false }) => request.came_back(0),
+                    Ok(Attempt::SessionOver { .. }) | Err(_) => {}
+                }
+            }
+            match attempt? {
                 // A retry of a request whose reply the server did not keep: it was executed (section 2.10.6.1.3).
                 Attempt::Answer(res) if res.status == Status::RETRY_UNCACHED_REP => {
                     *doubt = true;
@@ -173,6 +196,9 @@ impl Inner {
                 };
                 conn.room().await;
                 let sent_at = self.now();
+                if !request.closes.is_empty() {
+                    request.goes_out(!self.state.lock().lease.maybe_expired(sent_at));
+                }
                 if !std::mem::take(&mut first) {
                     add(&self.counters.resent, 1);
                 }
@@ -451,6 +477,11 @@ fn known(request: &Request, res: CompoundRes, doubt: bool) -> Result<CompoundRes
         Some(op) => Err(Error::OutcomeUnknown { op }),
         None => Ok(res),
     }
+}
+
+/// The CLOSEs that an answer tells of as done.
+fn closes_done(res: &CompoundRes) -> usize {
+    res.results.iter().filter(|r| matches!(r, ResOp::Close(Ok(_)))).count()
 }
 
 /// Whether an answer holds an open.

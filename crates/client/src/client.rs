@@ -149,12 +149,17 @@ impl Client {
     /// [`Error::OutcomeUnknown`] when a session was lost with this request in it and it could not be sent again without
     /// harm; [`Error::TimedOut`]; others when no answer can be had at all.
     pub async fn compound(&self, ops: Vec<ArgOp>, options: CallOptions) -> Result<CompoundRes> {
-        let sent = data_sent(&ops);
         let request = Request { cache: options.cache, cred: options.credential, ..Request::new(ops) };
+        self.run(request, options.patient).await
+    }
+
+    /// As [`Client::compound`].
+    pub(crate) async fn run(&self, request: Request, patient: bool) -> Result<CompoundRes> {
+        let sent = data_sent(&request.ops);
         let inner = Arc::clone(&self.inner);
         let work = |caller| async move {
             let request = Request { caller, ..request };
-            if options.patient { inner.execute_patiently(request).await } else { inner.execute(request).await }
+            if patient { inner.execute_patiently(request).await } else { inner.execute(request).await }
         };
         let res = self.to_its_end(work).await?;
         self.count_data(sent, &res);
@@ -180,10 +185,9 @@ impl Client {
     }
 
     /// As [`Client::compound`], patiently, for work that runs in a task of its own: there is nobody to give up waiting
-    /// but `caller`.
-    pub(crate) async fn follow(&self, ops: Vec<ArgOp>, options: CallOptions, caller: Caller) -> Result<CompoundRes> {
-        let sent = data_sent(&ops);
-        let request = Request { cache: options.cache, cred: options.credential, caller, ..Request::new(ops) };
+    /// but the request's caller.
+    pub(crate) async fn follow(&self, request: Request) -> Result<CompoundRes> {
+        let sent = data_sent(&request.ops);
         let res = self.inner.execute_patiently(request).await?;
         self.count_data(sent, &res);
         Ok(res)

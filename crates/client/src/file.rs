@@ -47,7 +47,17 @@ fn take_newest(op: &mut ArgOp) {
 /// open is found out first. With the generation of the stateids that were sent.
 pub(crate) async fn run_on(
     fs: &Fs,
-    open: &OpenState,
+    open: &Arc<OpenState>,
+    cache: bool,
+    build: impl Fn(Stateid) -> Vec<ArgOp>,
+) -> Result<(Tail, u64)> {
+    run_closing(fs, (open, None), cache, build).await
+}
+
+/// As [`run_on`]; the second CLOSE among the operations, if there is one, is of the open `other`.
+async fn run_closing(
+    fs: &Fs,
+    (open, other): (&Arc<OpenState>, Option<&Arc<OpenState>>),
     cache: bool,
     build: impl Fn(Stateid) -> Vec<ArgOp>,
 ) -> Result<(Tail, u64)> {
@@ -63,16 +73,9 @@ pub(crate) async fn run_on(
         }
         watch_size(open, &ops);
         let sent_at = inner.now();
-        let mut res = match fs.call(ops, cache).await {
-            // Closed in a server that has restarted since, perhaps; reclaimed in this one.
-            Err(Error::OutcomeUnknown { op: OpNum::CLOSE })
-                if repairs < MOST_REPAIRS && open.generation() != generation =>
-            {
-                repairs += 1;
-                continue;
-            }
-            done => done?,
-        };
+        let closed = ops.iter().filter(|op| op.op() == OpNum::CLOSE).count();
+        let closes = std::iter::once(open).chain(other).take(closed).map(Arc::clone).collect();
+        let mut res = fs.call_closing(ops, cache, closes).await?;
         match classify(res.status) {
             Class::StateLost => {
                 if repairs == MOST_REPAIRS || !fs.restore(open, (generation, sent_at), res.status).await? {
@@ -97,6 +100,14 @@ fn watch_size(open: &OpenState, ops: &[ArgOp]) {
     let changes = |op: &ArgOp| optable::lookup(op.op()).is_some_and(|info| info.modifies());
     if ops.iter().any(|op| changes(op) && !known(op)) {
         delegation.forget_size();
+    }
+}
+
+/// CLOSE of an open that is lost to us: the server may hold it. What it says no longer matters.
+async fn close_lost(fs: &Fs, open: &Arc<OpenState>) {
+    if let (Some(_), Some(open_stateid)) = (open.loss(), open.closing_stateid()) {
+        let ops = vec![putfh(&open.fh), ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
+        let _ = Box::pin(fs.call_closing(ops, true, vec![Arc::clone(open)])).await;
     }
 }
 
@@ -401,7 +412,7 @@ impl File {
     /// call did; the file is closed all the same. A plain open (no lock, no DENY) that the server no longer knows counts
     /// as closed. A file that is dropped instead tells nobody.
     pub async fn close(self) -> Result<()> {
-        self.close_with(None, &[]).await.0.map(|_| ())
+        self.close_with(None, &[], None).await.0.map(|_| ())
     }
 
     /// COMMIT of the whole file and CLOSE in one round trip; the verifier of the COMMIT.
@@ -411,7 +422,7 @@ impl File {
     /// As [`File::commit`] and [`File::close`]; the file is closed in any case.
     pub async fn commit_and_close(self) -> Result<Verifier> {
         let commit = ArgOp::Commit(CommitArgs { offset: 0, count: 0 });
-        let verifier = self.close_with(Some(commit), &[]).await.0?;
+        let verifier = self.close_with(Some(commit), &[], None).await.0?;
         verifier.ok_or_else(|| Error::protocol("no COMMIT in the reply"))
     }
 
@@ -464,7 +475,8 @@ impl File {
             after.extend([putfh(other.fh()), ArgOp::Close(CloseArgs { seqid: 0, open_stateid })]);
             both = true;
         }
-        let (closed, rest) = self.close_with(None, &after).await;
+        let with = other.as_ref().filter(|_| both).map(|o| &o.open);
+        let (closed, rest) = self.close_with(None, &after, with).await;
         both &= rest.as_ref().is_some_and(|tail| tail.status.is_ok());
         let named = match (closed, rest) {
             (Err(e), _) => Err(e),
@@ -503,7 +515,13 @@ impl File {
 
     /// CLOSE with one operation before it and others behind it. What came of the first; and of the others, if they were
     /// sent with a CLOSE that succeeded.
-    async fn close_with(self, before: Option<ArgOp>, after: &[ArgOp]) -> (Result<Option<Verifier>>, Option<Tail>) {
+    /// The last of the others may be the CLOSE of `other`.
+    async fn close_with(
+        self,
+        before: Option<ArgOp>,
+        after: &[ArgOp],
+        other: Option<&Arc<OpenState>>,
+    ) -> (Result<Option<Verifier>>, Option<Tail>) {
         let build = |with: Option<&ArgOp>, open_stateid, after: &[ArgOp]| {
             let mut ops: Vec<ArgOp> = with.cloned().into_iter().collect();
             ops.push(ArgOp::Close(CloseArgs { seqid: 0, open_stateid }));
@@ -520,27 +538,19 @@ impl File {
             let done = match self.open.owed() {
                 // It could not be reclaimed: the server has nothing to close.
                 Some(status) => Err(Error::StateLost { what: Lost::Open, status }),
-                None => self.run(true, |stateid| build(with, stateid, after)).await,
+                None => run_closing(&self.fs, (&self.open, other), true, |stateid| build(with, stateid, after)).await,
             };
             let mut tail = match done {
-                Ok(tail) => tail,
+                Ok((tail, _)) => tail,
                 Err(Error::StateLost { status, .. }) => {
-                    // Lost to us, but the server may hold it; what it says no longer matters.
-                    if self.open.loss().is_some()
-                        && let Some(stateid) = self.open.closing_stateid()
-                    {
-                        let mut ops = vec![putfh(self.fh())];
-                        ops.extend(build(None, stateid, &[]));
-                        let _ = Box::pin(self.fs.call(ops, true)).await;
-                    }
-                    let inner = self.fs.client().inner();
-                    break match opens::closing_loss(inner, &self.open, status).await {
-                        Some((what, status)) => Err(Error::StateLost { what, status }),
-                        None => Box::pin(self.alone(with)).await.map(|alone| verifier = alone),
-                    };
+                    close_lost(&self.fs, &self.open).await;
+                    break Box::pin(self.gone(with, status)).await.map(|alone| verifier = alone);
                 }
                 // Asked for again in another session, and not known any more: it was closed the first time. What the
                 // COMMIT before it said then is not known.
+                Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) if self.open.left().is_some() => {
+                    break Box::pin(self.gone(with, Status::BAD_STATEID)).await.map(|alone| verifier = alone);
+                }
                 Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) => {
                     break Box::pin(self.alone(with)).await.map(|alone| verifier = alone);
                 }
@@ -577,6 +587,15 @@ impl File {
         (done, rest)
     }
 
+    /// What is to be done when the server does not know the open, for this reason: tells of what was lost by it, or
+    /// sends the COMMIT.
+    async fn gone(&self, commit: Option<&ArgOp>, status: Status) -> Result<Option<Verifier>> {
+        match opens::closing_loss(self.fs.client().inner(), &self.open, status).await {
+            Some((what, status)) => Err(Error::StateLost { what, status }),
+            None => self.alone(commit).await,
+        }
+    }
+
     /// The COMMIT of a file whose CLOSE has nothing more to do; its verifier.
     async fn alone(&self, commit: Option<&ArgOp>) -> Result<Option<Verifier>> {
         let Some(commit) = commit else { return Ok(None) };
@@ -595,7 +614,9 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let Some(open_stateid) = self.open.closing_stateid() else { return };
+        if self.open.is_closed() {
+            return;
+        }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (fs, open) = (self.fs.clone(), Arc::clone(&self.open));
         open.begin_close();
@@ -603,9 +624,15 @@ impl Drop for File {
             if let Some(delegation) = open.delegation() {
                 let _ = delegation.give_back().await;
             }
-            let ops = vec![putfh(&open.fh), ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
-            if let Err(e) = fs.call(ops, true).await {
+            let close = |open_stateid| vec![ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
+            let done = match open.owed() {
+                // The server has nothing to close.
+                Some(_) => Ok(()),
+                None => run_on(&fs, &open, true, close).await.map(drop),
+            };
+            if let Err(e) = done {
                 tracing::debug!(error = %e, "cannot close a file that was dropped");
+                close_lost(&fs, &open).await;
             }
             fs.client().inner().opens.remove(&open);
         });

@@ -10,10 +10,10 @@ use dhow_proto::v4::{ArgOp, Attrs, Bitmap, CompoundRes, FileHandle, FileType, Op
 use dhow_rpc::Credential;
 use dhow_session::Time;
 
-use crate::call::Caller;
+use crate::call::{Caller, Request};
 use crate::opens::{self, OpenState};
 use crate::path::{Walk, steps};
-use crate::{CallOptions, Client, Error, Place, Result, client};
+use crate::{Client, Error, Place, Result, client};
 
 /// Symbolic links followed in one path, as Linux does.
 const MOST_LINKS: u32 = 40;
@@ -172,14 +172,21 @@ impl Fs {
         Ok(Self { root: Some(node.fh), ..self.clone() })
     }
 
-    pub(crate) fn options(&self, cache: bool) -> CallOptions {
-        CallOptions { cache, patient: true, credential: self.credential.clone() }
+    pub(crate) async fn call(&self, ops: Vec<ArgOp>, cache: bool) -> Result<CompoundRes> {
+        self.call_closing(ops, cache, Vec::new()).await
     }
 
-    pub(crate) async fn call(&self, ops: Vec<ArgOp>, cache: bool) -> Result<CompoundRes> {
-        match &self.caller {
-            None => self.client.compound(ops, self.options(cache)).await,
-            Some(caller) => self.client.follow(ops, self.options(cache), caller.clone()).await,
+    /// As [`Fs::call`], for operations among which are CLOSEs: of the opens `closes`, in this order.
+    pub(crate) async fn call_closing(
+        &self,
+        ops: Vec<ArgOp>,
+        cache: bool,
+        closes: Vec<Arc<OpenState>>,
+    ) -> Result<CompoundRes> {
+        let request = Request { cache, cred: self.credential.clone(), closes, ..Request::new(ops) };
+        match self.caller.clone() {
+            None => self.client.run(request, true).await,
+            Some(caller) => self.client.follow(Request { caller, ..request }).await,
         }
     }
 

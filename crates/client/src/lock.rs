@@ -131,7 +131,7 @@ fn in_doubt<T>(done: &Result<T>) -> bool {
 
 async fn lock_on(
     fs: &Fs,
-    open: &OpenState,
+    open: &Arc<OpenState>,
     owner: &Bytes,
     (lock_type, offset, length): (LockType, u64, u64),
 ) -> Result<Option<LockDenied>> {
@@ -171,7 +171,7 @@ async fn lock_on(
     }
 }
 
-async fn unlock_on(fs: &Fs, open: &OpenState, owner: &Bytes, (offset, length): (u64, u64)) -> Result<()> {
+async fn unlock_on(fs: &Fs, open: &Arc<OpenState>, owner: &Bytes, (offset, length): (u64, u64)) -> Result<()> {
     // Of a file whose locks are lost that is to be heard.
     open.stateid()?;
     if open.lock_held(owner).is_none() {

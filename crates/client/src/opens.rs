@@ -9,6 +9,10 @@
 //! 8881 sections 8.4.2.1 and 18.51.3: after RECLAIM_COMPLETE it is an ordinary OPEN). Its generation counts how often its stateids were replaced: an
 //! answer to a request of an earlier generation changes nothing.
 //!
+//! An open whose CLOSE is out ([`Out`]) when the server loses its state is not reclaimed: the server may have closed it
+//! before, and granted to somebody else what it denied or had locked. It is *left*. Nor is one that is lost: it can only
+//! be closed, and others may have had what it promised.
+//!
 //! An open is *guarded* when its holder relies on what others cannot do meanwhile: it denies something, or holds
 //! byte-range locks. What a plain open promises is as true after it was opened anew; what a guarded one promised may
 //! have been broken in between, so it is never opened anew but lost.
@@ -67,10 +71,22 @@ struct Held {
     /// It could not be reclaimed for this reason, and is to be opened anew once RECLAIM_COMPLETE was sent.
     owed: Option<Status>,
     closed: bool,
-    /// A CLOSE is on its way: what the server knows no more is not to be opened anew.
+    /// It is being closed: what the server knows no more is not to be opened anew.
     closing: bool,
+    /// A CLOSE was sent, and it is not known that it was not executed.
+    out: Option<Out>,
     /// By lock-owner.
     locks: BTreeMap<Bytes, LockHeld>,
+}
+
+/// A CLOSE that may have been executed.
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    /// The lease had not run out when it was first sent: whatever happened to the server before, others had been granted
+    /// nothing until then (a grace period is as long as a lease, RFC 8881 section 8.4.2.1).
+    in_time: bool,
+    /// The server lost its state meanwhile, and the open was not reclaimed.
+    left: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +129,7 @@ impl Opens {
             owed: None,
             closed: false,
             closing: false,
+            out: None,
             locks: BTreeMap::new(),
         };
         let (held, delegation, examining) = (Mutex::new(held), Mutex::default(), tokio::sync::Mutex::default());
@@ -173,9 +190,40 @@ impl OpenState {
         (!held.closed).then_some(held.stateid)
     }
 
-    /// A CLOSE is about to be sent.
+    /// It is used no more: a CLOSE is about to be sent.
     pub(crate) fn begin_close(&self) {
         self.held.lock().closing = true;
+    }
+
+    /// A CLOSE is being sent. `in_time`: the lease has not run out.
+    pub(crate) fn close_goes_out(&self, in_time: bool) {
+        self.held.lock().out.get_or_insert(Out { in_time, left: false });
+    }
+
+    /// The CLOSE was not executed.
+    pub(crate) fn close_came_back(&self) {
+        let mut held = self.held.lock();
+        // Of one that was not reclaimed nothing is left to be closed.
+        if held.out.is_some_and(|out| !out.left) {
+            held.out = None;
+        }
+    }
+
+    /// What was sent is not known not to have closed it. True when it is so: then it is not to be reclaimed.
+    fn leave(&self) -> bool {
+        let mut held = self.held.lock();
+        match &mut held.out {
+            Some(out) => {
+                out.left = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// When it was left: whether its CLOSE was sent in time.
+    pub(crate) fn left(&self) -> Option<bool> {
+        self.held.lock().out.filter(|out| out.left).map(|out| out.in_time)
     }
 
     /// Whether the file was closed.
@@ -465,16 +513,20 @@ pub(crate) fn all_revoked(inner: &Inner) {
 /// When the session went away again meanwhile: everything is to be done once more.
 pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> Result<()> {
     for open in inner.opens.all() {
-        if open.is_closed() || open.held.lock().owed.is_some() {
+        if open.is_closed() || open.owed().is_some() {
+            continue;
+        }
+        if open.is_lost() || open.leave() {
+            if let Some(delegation) = open.delegation() {
+                delegation.lose();
+            }
             continue;
         }
         let held = open.delegation().map_or(DelegationType::NONE, |d| d.claim());
         let previous = OpenClaim::Previous(held);
         match open.reopen(inner, Some(session), previous).await? {
             Ok(stateid) => {
-                if let Some(generation) = open.reestablished(stateid, None)
-                    && !open.is_lost()
-                {
+                if let Some(generation) = open.reestablished(stateid, None) {
                     open.reclaim_locks(inner, session, (stateid, generation)).await?;
                 }
             }
@@ -666,10 +718,14 @@ pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool
 }
 
 /// What its holder is to be told of an open of which CLOSE said `status`: that it is not known. What was revoked is
-/// acknowledged. A plain open that is gone is closed, and nobody could tell the difference.
+/// acknowledged. What was left was lost before only if its CLOSE was not sent in time. A plain open that is gone is closed, and nobody could tell the difference.
 pub(crate) async fn closing_loss(inner: &Arc<Inner>, open: &OpenState, status: Status) -> Option<(Lost, Status)> {
     let (guard, owed) = (open.guard(), open.owed());
-    if !open.is_lost() {
+    if let Some(in_time) = open.left() {
+        if let (false, Some(what)) = (in_time, guard) {
+            open.lose(inner, what, status);
+        }
+    } else if !open.is_lost() {
         // Who opens it anew may have to wait for long.
         let tested = match owed {
             Some(_) => None,
@@ -709,7 +765,8 @@ pub(crate) async fn close_all(inner: &Arc<Inner>) {
         if let Some(stateid) = open.closing_stateid() {
             let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: stateid });
             let ops = vec![ArgOp::PutFh(PutFhArgs { object: open.fh.clone() }), close];
-            let _ = inner.execute_patiently(open.request(ops, None)).await;
+            let closes = vec![Arc::clone(&open)];
+            let _ = inner.execute_patiently(Request { closes, ..open.request(ops, None) }).await;
         }
         inner.opens.remove(&open);
     }

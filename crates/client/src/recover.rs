@@ -27,6 +27,10 @@
 //! | LEASE_MOVED | kept; every filesystem with an open file is asked, until the flag is cleared: [`crate::moved`] | left | left | Moved from what has moved |
 //! | CB_GSS_…, DEVID_… | nothing: neither GSS nor pNFS is used | | | |
 //!
+//! What may have been given up before the state was lost, and so been granted to others since, is not reclaimed: an open
+//! whose CLOSE is out, a lock whose LOCKU is out (see `opens`), a delegation that is being returned; nor is an open that
+//! is lost already.
+//!
 //! CLOSE of an open that is lost says StateLost too, whether an earlier call said so or not, and so does one that finds a
 //! guarded open gone: a caller who was told of no error had what was promised until the end.
 //!

@@ -228,13 +228,12 @@ impl Backend for Local {
     async fn create(&self, cx: &Cx, dir: &Handle, name: &Name, how: &CreateHow) -> Result<Created> {
         let dir = self.inner.inode(dir).await?;
         let (user, name, how, at) = (cx.cred.clone(), name.clone(), how.clone(), dir.clone());
-        let (new, open) = self
+        let new = self
             .inner
             .run(Inner::update(&dir.fs), move |inner| {
                 let new = inner.create(&user, &at, &name, &how.set, how.verifier)?;
                 inner.open_data(&user, &new.inode, true)?;
-                let open = LocalOpen::new(&new.inode, OpenAccess { read: true, write: true });
-                Ok((new, OpenFile::new(open)))
+                Ok(new)
             })
             .await?;
         // What the log speaks of does not outlive a crash on such a filesystem.
@@ -261,7 +260,7 @@ impl Backend for Local {
         tokio::try_join!(settle, sync_log)?;
         Ok(Created {
             node: self.inner.node(&new.inode, &new.stat),
-            open,
+            open: OpenFile::new(new.open),
             change: new.change,
             fresh: new.fresh,
             applied: new.applied,

@@ -48,7 +48,7 @@ pub(crate) struct Filesystem {
     pub read_only: bool,
     /// Sharing blocks was refused once with an answer that will not change.
     pub no_clone: AtomicBool,
-    /// There are no files without a name, or they can be given none.
+    /// There are no files without a name, or they can be given none (what holds of one directory is in its `Inode`).
     pub no_nameless: AtomicBool,
     /// A write cannot be told not to wait.
     pub no_nowait: AtomicBool,

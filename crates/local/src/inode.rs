@@ -82,6 +82,8 @@ pub(crate) struct Inode {
     pub updates: Mutex<(u32, u64)>,
     /// The last exclusive create in this directory made its file in vain: the name was taken.
     pub taken: AtomicBool,
+    /// In this directory a file without a name may be given none, though files can be created.
+    pub no_nameless: AtomicBool,
     change: Mutex<Change>,
     /// What users may do, as far as it has been asked.
     pub rights: Mutex<Rights>,
@@ -301,6 +303,7 @@ impl Inodes {
             used: AtomicU64::new(0),
             updates: Mutex::default(),
             taken: AtomicBool::new(false),
+            no_nameless: AtomicBool::new(false),
             change: Mutex::default(),
             rights: Mutex::default(),
             locks: Mutex::default(),

@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use dhow_sys::node::{self, Replace, Special};
 use dhow_sys::open::{self, Stat};
 use dhow_sys::{Errno, xattr};
-use dhow_vfs::{Cred, DirChange, Error, ErrorKind, FileKind, Handle, Make, Name, Result, SetAttr};
+use dhow_vfs::{Cred, DirChange, Error, ErrorKind, FileKind, Handle, Make, Name, OpenAccess, Result, SetAttr};
 use rustix::fs::OFlags;
 
 use crate::error::{as_kind, sys};
 use crate::fs::Filesystem;
 use crate::inner::Inner;
 use crate::inode::Inode;
+use crate::io::LocalOpen;
 use crate::rights::X;
 use crate::setattr::changes_after_create;
 use crate::sync::Journal;
@@ -85,6 +86,8 @@ impl Update {
 /// A file that was created, or found again by its verifier.
 pub(crate) struct NewFile {
     pub inode: Arc<Inode>,
+    /// For reading and writing. From the moment the file is known: whoever removes it then leaves it to this open.
+    pub open: LocalOpen,
     pub stat: Stat,
     pub change: DirChange,
     pub fresh: bool,
@@ -95,8 +98,12 @@ pub(crate) struct NewFile {
     pub sync_inode: bool,
 }
 
-/// How often a create looks at a name that others make and remove all the time, before it is created by its name.
+/// How often a create looks at a name that others make and remove all the time, before it is created by its name; and how
+/// often another object is made that somebody removes at once.
 const TRIES: usize = 16;
+
+/// What the open of a create may do, whatever the file's mode says (case B01).
+const BOTH: OpenAccess = OpenAccess { read: true, write: true };
 
 /// What an attempt to make a file without a name, and then name it, came to.
 enum Nameless {
@@ -106,6 +113,8 @@ enum Nameless {
     Taken,
     /// Not in this way: whatever stands in the way is told by a create under the name.
     Impossible,
+    /// The file was made, but may have no name given to it. If a create under the name goes, that is how it is here.
+    Refused,
 }
 
 /// Another kind of object that was made.
@@ -214,8 +223,8 @@ impl Inner {
         dir.must_be_dir()?;
         let update = Update::begin(dir)?;
         let mode = self.new_mode(dir, set, 0o600);
-        let mut log = None;
         let mut nameless = None;
+        let mut refused = false;
         if let Some(verifier) = verifier {
             // A name that is taken may be free again a moment later: then without a name once more. To create it by its
             // name would leave a moment in which the verifier is not known.
@@ -227,49 +236,65 @@ impl Inner {
                         found => return self.find_again(user, found?, set, update),
                     },
                     Nameless::Impossible => {}
+                    Nameless::Refused => refused = true,
                 }
                 break;
             }
         }
-        let known = nameless.is_some();
-        let (inode, fd) = match nameless {
-            Some((inode, fd, logged)) => {
-                log = logged;
-                (inode, fd)
-            }
-            None => match (self.create_named(user, dir, name, mode)?, verifier) {
-                (Some(made), _) => made,
-                (None, Some(verifier)) => {
-                    // It was there, and is gone again: somebody else's.
-                    let found = self.made_before(user, dir, name, verifier).map_err(|e| match e.kind() {
-                        ErrorKind::NotFound => ErrorKind::Exists.into(),
-                        _ => e,
-                    })?;
-                    return self.find_again(user, found, set, update);
+        if let Some((inode, fd, log)) = nameless {
+            return self.finish_new(user, dir, (inode, fd), set, (verifier, Some(log)), update);
+        }
+        match (self.create_named(user, dir, name, mode)?, verifier) {
+            (Some(made), _) => {
+                if refused {
+                    dir.no_nameless.store(true, Ordering::Relaxed);
                 }
-                (None, None) => return Err(ErrorKind::Exists.into()),
-            },
-        };
-        let fd = Arc::new(fd);
+                self.finish_new(user, dir, made, set, (verifier, None), update)
+            }
+            (None, Some(verifier)) => {
+                // It was there, and is gone again: somebody else's.
+                let found = self.made_before(user, dir, name, verifier).map_err(|e| match e.kind() {
+                    ErrorKind::NotFound => ErrorKind::Exists.into(),
+                    _ => e,
+                })?;
+                self.find_again(user, found, set, update)
+            }
+            (None, None) => Err(ErrorKind::Exists.into()),
+        }
+    }
+
+    /// Does the rest of a create whose file was just made; somebody may have removed it already, which is as if he came
+    /// after the open. `known`: the verifier is remembered already, in this log.
+    fn finish_new(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        (inode, fd): (Arc<Inode>, OwnedFd),
+        set: &SetAttr,
+        (verifier, known): (Option<[u8; 8]>, Option<Option<Arc<OwnedFd>>>),
+        update: Update,
+    ) -> Result<NewFile> {
+        let open = LocalOpen::new(&inode, BOTH);
         {
             let mut fds = inode.fds.lock();
             fds.read = None;
-            fds.write = Some(fd);
+            fds.write = Some(Arc::new(fd));
         }
         self.activate(&inode);
         let applied = self.set_new(user, &inode, None, set)?;
-        // Last, so that a sync of the log covers all of the above where the journal is one.
-        if let Some(verifier) = verifier
-            && (!known || self.log_takes_along(&dir.fs))
-        {
-            log = self.remember(&inode.handle, verifier);
-        }
+        // Elsewhere an fsync of the directory is known to cover what was created in it, less so what was linked there.
+        let linked = known.is_some() && dir.fs.journal == Journal::Other;
+        let log = match (verifier, known) {
+            // Last, so that a sync of the log covers all of the above where the journal is one.
+            (Some(verifier), known) if known.is_none() || self.log_takes_along(&dir.fs) => {
+                self.remember(&inode.handle, verifier)
+            }
+            (_, known) => known.flatten(),
+        };
         let change = update.end(self.options.exclusive)?;
         let stat = inode.stat()?;
-        // Elsewhere an fsync of the directory is known to cover what was created in it, less so what was linked there.
-        let linked = known && dir.fs.journal == Journal::Other;
         let sync_inode = !dir.fs.dir_sync_covers_new || linked || changes_after_create(set);
-        Ok(NewFile { inode, stat, change, fresh: true, applied, log, sync_inode })
+        Ok(NewFile { inode, open, stat, change, fresh: true, applied, log, sync_inode })
     }
 
     /// Creates a file under its name. `None`: the name is taken.
@@ -304,7 +329,7 @@ impl Inner {
         mode: u32,
         verifier: [u8; 8],
     ) -> Nameless {
-        if dir.fs.no_nameless.load(Ordering::Relaxed) {
+        if dir.fs.no_nameless.load(Ordering::Relaxed) || dir.no_nameless.load(Ordering::Relaxed) {
             return Nameless::Impossible;
         }
         if dir.taken.load(Ordering::Relaxed) && self.is_taken(user, dir, name) {
@@ -316,8 +341,10 @@ impl Inner {
             Ok(()) => {}
             Err(e) => {
                 self.exclusive.forget(&handle);
-                if e != ErrorKind::Exists {
-                    return Nameless::Impossible;
+                match e {
+                    Errno::EXIST => {}
+                    Errno::PERM => return Nameless::Refused,
+                    _ => return Nameless::Impossible,
                 }
                 dir.taken.store(true, Ordering::Relaxed);
                 return Nameless::Taken;
@@ -369,22 +396,16 @@ impl Inner {
 
     /// Gives a file its first name, if that is free. It is the user's own file, which may be linked whatever
     /// `fs.protected_hardlinks` says.
-    fn give_name(
-        &self,
-        user: &Cred,
-        dir: &Arc<Inode>,
-        name: &Name,
-        fd: &OwnedFd,
-    ) -> std::result::Result<(), ErrorKind> {
-        let linked = self.as_user(user, || {
-            node::link(fd, &dir.path, name.as_bytes()).map_err(|e| {
-                if matches!(e, Errno::PERM | Errno::OPNOTSUPP) {
-                    dir.fs.no_nameless.store(true, Ordering::Relaxed);
-                }
-                sys(e)
-            })
-        });
-        linked.map_err(|e| e.kind())
+    ///
+    /// `EPERM` is told of filesystems without links, but of one odd directory or file as well (immutable ones, or what a
+    /// security module guards): it says nothing of other directories.
+    fn give_name(&self, user: &Cred, dir: &Arc<Inode>, name: &Name, fd: &OwnedFd) -> std::result::Result<(), Errno> {
+        // Who cannot act as the user makes it by its name, or is told why not.
+        let linked = self.as_user(user, || Ok(node::link(fd, &dir.path, name.as_bytes()))).unwrap_or(Err(Errno::IO));
+        if linked == Err(Errno::OPNOTSUPP) {
+            dir.fs.no_nameless.store(true, Ordering::Relaxed);
+        }
+        linked
     }
 
     /// Logs the verifier of an exclusive create. Returns the log, to be synced.
@@ -418,10 +439,11 @@ impl Inner {
 
     /// Does the rest of a create whose file was there already.
     fn find_again(self: &Arc<Self>, user: &Cred, inode: Arc<Inode>, set: &SetAttr, update: Update) -> Result<NewFile> {
+        let open = LocalOpen::new(&inode, BOTH);
         let applied = self.set_new(user, &inode, None, set)?;
         let change = update.end(self.options.exclusive)?;
         let stat = inode.stat()?;
-        Ok(NewFile { inode, stat, change, fresh: false, applied, log: None, sync_inode: true })
+        Ok(NewFile { inode, open, stat, change, fresh: false, applied, log: None, sync_inode: true })
     }
 
     /// Makes another kind of object.
@@ -438,7 +460,7 @@ impl Inner {
         let (at, bytes) = (&dir.path, name.as_bytes());
         let default = if matches!(what, Make::Directory) { 0o700 } else { 0o600 };
         let mode = self.new_mode(dir, set, default);
-        let fd = self.as_user(user, || {
+        let make = || {
             match what {
                 Make::Directory => node::mkdir(at, bytes, mode & 0o1777),
                 Make::Symlink(target) => node::symlink(target, at, bytes),
@@ -451,10 +473,38 @@ impl Inner {
                 // The kernel says so of an empty target, which is no missing directory.
                 (Errno::NOENT, Make::Symlink(target)) if target.is_empty() => as_kind(ErrorKind::Invalid, e),
                 (e, _) => sys(e),
+            })
+        };
+        for _ in 0..TRIES {
+            let fd = self.as_user(user, || {
+                make()?;
+                Ok(self.with_descriptors(|| open::path_beneath(at, bytes, self.crossing())))
             })?;
-            self.with_descriptors(|| open::path_beneath(at, bytes, self.crossing())).map_err(lookup_error)
-        })?;
-        let (inode, _) = self.child(dir, bytes, fd)?;
+            match fd {
+                Ok(fd) => {
+                    let (inode, _) = self.child(dir, bytes, fd)?;
+                    if inode.kind == what.kind() {
+                        return self.finish_node(user, dir, inode, set, update);
+                    }
+                }
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(lookup_error(e)),
+            }
+            // Removed already, and replaced perhaps: there is nothing to tell of it. As if the request came only now.
+        }
+        Err(ErrorKind::Delay.into())
+    }
+
+    /// Does the rest of [`Inner::make`]; somebody may have removed the object already, which is as if he came after it.
+    fn finish_node(
+        self: &Arc<Self>,
+        user: &Cred,
+        dir: &Arc<Inode>,
+        inode: Arc<Inode>,
+        set: &SetAttr,
+        update: Update,
+    ) -> Result<NewNode> {
+        let _held = LocalOpen::new(&inode, OpenAccess::default());
         let applied = self.set_new(user, &inode, None, set)?;
         let change = update.end(self.options.exclusive)?;
         let stat = inode.stat()?;
@@ -608,230 +658,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Options;
-    use bytes::Bytes;
-    use dhow_vfs::SetAttr;
-    use std::sync::Barrier;
-
-    fn name(n: &str) -> Name {
-        Name::new(Bytes::copy_from_slice(n.as_bytes())).unwrap()
-    }
-
-    fn tree(exclusive: bool) -> (tempfile::TempDir, Arc<Inner>) {
-        let home = tempfile::tempdir().unwrap();
-        let mut options = Options::new(home.path());
-        options.exclusive = exclusive;
-        let inner = Arc::new(Inner::open(options).unwrap());
-        (home, inner)
-    }
-
-    /// RFC 8881 3.3.4: `atomic` only with nobody else in between, whatever it was that the other changed.
-    #[test]
-    fn overlapping_changes_are_not_atomic() {
-        let (_home, inner) = tree(true);
-        let (user, dir) = (Cred::root(), inner.root.clone());
-        let alone = inner.create(&user, &dir, &name("a"), &SetAttr::default(), None).unwrap().change;
-        assert!(alone.atomic && alone.before < alone.after);
-        let next = inner.remove(&user, &dir, &name("a")).unwrap().change;
-        assert!(next.atomic);
-        assert_eq!(alone.after, next.before, "nothing happened in between");
-
-        // One within the other, one after the other, one that failed: none is atomic but the last.
-        let outer = Update::begin(&dir).unwrap();
-        let inside = inner.create(&user, &dir, &name("b"), &SetAttr::default(), None).unwrap().change;
-        let outer = outer.end(true).unwrap();
-        assert!(!inside.atomic && !outer.atomic);
-        let (first, second) = (Update::begin(&dir).unwrap(), Update::begin(&dir).unwrap());
-        assert!(!first.end(true).unwrap().atomic);
-        assert!(!second.end(true).unwrap().atomic);
-        let failing = Update::begin(&dir).unwrap();
-        assert!(inner.remove(&user, &dir, &name("not there")).is_err());
-        assert!(!failing.end(true).unwrap().atomic);
-        assert!(inner.remove(&user, &dir, &name("b")).unwrap().change.atomic);
-
-        // Changes of the directory itself count as well: of its attributes, its extended attributes, its place.
-        let sub = inner.make(&user, &dir, &name("sub"), &Make::Directory, &SetAttr::default()).unwrap().inode;
-        let update = Update::begin(&sub).unwrap();
-        inner.setattr(&user, &sub, None, &SetAttr { mode: Some(0o711), ..SetAttr::default() }).unwrap();
-        assert!(!update.end(true).unwrap().atomic);
-        let update = Update::begin(&sub).unwrap();
-        inner.rename(&user, &dir, &name("sub"), &dir, &name("moved")).unwrap();
-        assert!(!update.end(true).unwrap().atomic);
-        assert!(Update::begin(&sub).unwrap().end(true).unwrap().atomic);
-        assert_eq!(dir.updates.lock().0, 0);
-    }
-
-    /// Case B11 (RFC 8881 18.16.3) over a crash: wherever between the steps of an exclusive create the server is killed, the
-    /// client that repeats it has its file, another one is told that the name is taken, and nothing is left of a file that
-    /// had no name yet.
-    #[test]
-    fn an_exclusive_create_is_known_wherever_the_server_is_killed() {
-        let (home, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let start = || {
-            let mut options = Options::new(home.path());
-            options.state_dir = Some(state.path().to_owned());
-            Arc::new(Inner::open(options).unwrap())
-        };
-        let (user, set) = (Cred::root(), SetAttr { mode: Some(0o640), ..SetAttr::default() });
-        let steps = ["nothing", "made", "logged", "named", "all"];
-        for (n, step) in steps.iter().enumerate() {
-            let (file, verifier) = (name(step), [n as u8; 8]);
-            // What is written stays when the process is killed; what it had in memory goes with it.
-            let killed = start();
-            let dir = killed.root.clone();
-            let made = killed.nameless(&user, &dir, 0o640);
-            let (fd, handle) = made.expect("this test needs a filesystem that has files without a name");
-            match n {
-                0 | 1 => {}
-                2 => drop(killed.remember(&handle, verifier)),
-                3 => {
-                    drop(killed.remember(&handle, verifier));
-                    killed.give_name(&user, &dir, &file, &fd).unwrap();
-                }
-                _ => assert!(killed.create(&user, &dir, &file, &set, Some(verifier)).unwrap().fresh),
-            }
-            drop((fd, dir, killed));
-            assert_eq!(home.path().join(step).exists(), n >= 3, "{step}");
-
-            let server = start();
-            let dir = server.root.clone();
-            if n >= 3 {
-                let other = server.create(&user, &dir, &file, &set, Some([99; 8]));
-                assert_eq!(other.err().map(|e| e.kind()), Some(ErrorKind::Exists), "{step}");
-            }
-            let again = server.create(&user, &dir, &file, &set, Some(verifier)).unwrap();
-            assert_eq!(again.fresh, n < 3, "{step}");
-            // Attributes too are those of the whole create.
-            assert_eq!(again.stat.mode & 0o7777, 0o640, "{step}");
-            assert_eq!(again.stat.nlink, 1);
-        }
-        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), steps.len());
-    }
-
-    /// A name that somebody takes between the look and the link: told as ever, and what was made for nothing is forgotten.
-    /// Without files that have no name, creates go by the name.
-    #[test]
-    fn names_that_are_taken_meanwhile_and_filesystems_without_nameless_files() {
-        let (home, inner) = tree(false);
-        let (user, dir) = (Cred::root(), inner.root.clone());
-        let (fd, handle) = inner.nameless(&user, &dir, 0o600).unwrap();
-        std::fs::write(home.path().join("a"), b"").unwrap();
-        inner.remember(&handle, [1; 8]);
-        assert_eq!(inner.give_name(&user, &dir, &name("a"), &fd), Err(ErrorKind::Exists));
-        let taken = inner.create(&user, &dir, &name("a"), &SetAttr::default(), Some([1; 8]));
-        assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
-        assert!(!dir.fs.no_nameless.load(Ordering::Relaxed), "an EXIST says nothing of the filesystem");
-
-        // Who asks again and again writes no more records; a name that is free ends that.
-        let records = || inner.exclusive.len();
-        let before = records();
-        for n in 0..10 {
-            let taken = inner.create(&user, &dir, &name("a"), &SetAttr::default(), Some([n; 8]));
-            assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
-        }
-        assert_eq!(records(), before);
-        assert!(dir.taken.load(Ordering::Relaxed));
-        inner.create(&user, &dir, &name("free"), &SetAttr::default(), Some([1; 8])).unwrap();
-        assert!(!dir.taken.load(Ordering::Relaxed));
-        assert_eq!(records(), before + 1);
-
-        // What people see of an open file is its name.
-        let made = inner.create(&user, &dir, &name("seen"), &SetAttr::default(), Some([2; 8])).unwrap();
-        assert_eq!(open::path_of(&made.inode.path).unwrap(), home.path().canonicalize().unwrap().join("seen"));
-
-        dir.fs.no_nameless.store(true, Ordering::Relaxed);
-        let made = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([3; 8])).unwrap();
-        let again = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([3; 8])).unwrap();
-        assert!(made.fresh && !again.fresh && made.inode.handle == again.inode.handle);
-        let taken = inner.create(&user, &dir, &name("b"), &SetAttr::default(), Some([4; 8]));
-        assert_eq!(taken.err().map(|e| e.kind()), Some(ErrorKind::Exists));
-    }
-
-    /// Case B11: a lock file that others make and remove all the time. The record comes before the name even then, so that a
-    /// kill finds no file without its verifier.
-    #[test]
-    fn a_name_that_comes_and_goes_is_never_created_by_its_name() {
-        let (home, inner) = tree(false);
-        let (user, dir) = (Cred::root(), inner.root.clone());
-        let path = home.path().join("lock");
-        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let other = {
-            let (stop, path) = (stop.clone(), path.clone());
-            std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let _ = std::fs::File::create_new(&path);
-                    let _ = std::fs::remove_file(&path);
-                }
-            })
-        };
-        for n in 0..2000_u32 {
-            let mut verifier = [7; 8];
-            verifier[..4].copy_from_slice(&n.to_be_bytes());
-            match inner.create_nameless(&user, &dir, &name("lock"), 0o600, verifier) {
-                Nameless::Made(inode, ..) => assert_eq!(inner.exclusive.get(&inode.handle), Some(verifier)),
-                Nameless::Taken => {}
-                Nameless::Impossible => panic!("a name that is taken or free is no reason to create by the name"),
-            }
-            match inner.create(&user, &dir, &name("lock"), &SetAttr::default(), Some(verifier)) {
-                Ok(made) => assert_eq!(inner.exclusive.get(&made.inode.handle), Some(verifier)),
-                Err(e) => assert!(matches!(e.kind(), ErrorKind::Exists | ErrorKind::Stale), "{e:?}"),
-            }
-        }
-        stop.store(true, Ordering::Relaxed);
-        other.join().unwrap();
-    }
-
-    /// Without the promise that nobody else changes the tree, nothing is atomic.
-    #[test]
-    fn nothing_is_atomic_in_a_shared_tree() {
-        let (_home, inner) = tree(false);
-        let change = inner.create(&Cred::root(), &inner.root, &name("a"), &SetAttr::default(), None).unwrap().change;
-        assert!(!change.atomic && change.before < change.after);
-    }
-
-    /// Many at once: for each thread the values only grow, no two updates end with one value, and what is called atomic
-    /// overlaps nothing.
-    #[test]
-    fn change_attributes_only_grow() {
-        let (_home, inner) = tree(true);
-        let barrier = Arc::new(Barrier::new(5));
-        let threads: Vec<_> = (0..4)
-            .map(|t| {
-                let (inner, barrier) = (inner.clone(), barrier.clone());
-                std::thread::spawn(move || {
-                    barrier.wait();
-                    let mut changes = Vec::new();
-                    for n in 0..100 {
-                        let name = name(&format!("{t}-{n}"));
-                        let made = inner.create(&Cred::root(), &inner.root, &name, &SetAttr::default(), None).unwrap();
-                        changes.push(made.change);
-                    }
-                    changes
-                })
-            })
-            .collect();
-        barrier.wait();
-        // Somebody who looks meanwhile: the same value is never given out with fewer entries after more.
-        // By ctime: the kernel sets mtime a moment later, and one who looks in between sees the older one with it.
-        let mut seen: (u64, open::Time) = (0, inner.root.stat().unwrap().ctime);
-        for _ in 0..2000 {
-            let (stat, change) = inner.root.stat_change().unwrap();
-            assert!(change >= seen.0, "it went back");
-            assert!(change > seen.0 || stat.ctime == seen.1, "one value for two states");
-            seen = (change, stat.ctime);
-        }
-        let mut all: Vec<DirChange> = Vec::new();
-        for thread in threads {
-            let changes = thread.join().unwrap();
-            assert!(changes.is_sorted_by(|a, b| a.after <= b.before), "{changes:?}");
-            all.extend(changes);
-        }
-        assert!(all.iter().all(|c| c.before < c.after));
-        for atomic in all.iter().filter(|c| c.atomic) {
-            let inside = all.iter().filter(|c| c.after > atomic.before && c.after < atomic.after).count();
-            assert_eq!(inside, 0, "{atomic:?}");
-        }
-    }
-}
+mod tests;

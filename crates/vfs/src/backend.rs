@@ -7,7 +7,9 @@
 //! another server can forward them. An [`OpenFile`] is the backend's own token, one per OPEN that the server granted;
 //! the server hands it back with every READ and WRITE of that open, and to [`Backend::close`].
 
-use crate::{Access, AclSet, Attr, Cx, DirChange, ErrorKind, FsStat, Handle, Name, ObjectId, Quota, Result, SetAttr};
+use crate::{
+    Access, AclSet, Attr, Cx, DirChange, ErrorKind, FileKind, FsStat, Handle, Name, ObjectId, Quota, Result, SetAttr,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::any::Any;
@@ -169,6 +171,20 @@ pub enum Make {
     Block(u32, u32),
     /// A character device (major, minor).
     Char(u32, u32),
+}
+
+impl Make {
+    /// The kind of object that it makes.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            Make::Directory => FileKind::Directory,
+            Make::Symlink(_) => FileKind::Symlink,
+            Make::Fifo => FileKind::Fifo,
+            Make::Socket => FileKind::Socket,
+            Make::Block(..) => FileKind::Block,
+            Make::Char(..) => FileKind::Char,
+        }
+    }
 }
 
 /// A made object.

@@ -378,6 +378,10 @@ fn is_final(e: &dhow_client::Error) -> bool {
 
 fn words(e: &dhow_client::Error, of_source: bool) -> String {
     let which = if of_source { "source" } else { "destination" };
+    // COPY itself may well be offered, within the server.
+    if e.wire_status().is_some_and(|s| matches!(s, Status::NOTSUPP | Status::OP_ILLEGAL)) {
+        return format!("{which}: the server does not copy between servers, or is not configured for it");
+    }
     format!("{which}: {}", without_path(e))
 }
 

@@ -180,6 +180,14 @@ pub fn parse_min_size(text: &str) -> Result<MinSize, String> {
     if text == "auto" { Ok(MinSize::Auto) } else { parse_size(text).map(MinSize::Bytes) }
 }
 
+/// Reads a time such as `10s` or `500ms`; a number alone is seconds, as the name of `--seconds` has it.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    if text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return dhow_link::parse_time(&format!("{text}s"));
+    }
+    dhow_link::parse_time(text)
+}
+
 /// How the bytes of a copy may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MethodArg {
@@ -197,6 +205,7 @@ pub enum MethodArg {
 
 /// `dhow cp`.
 #[derive(Debug, Args)]
+#[command(override_usage = "dhow cp [OPTIONS] SRC... DST")]
 pub struct Cp {
     /// What to copy, and where to: the last is a file, or a directory for several.
     #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
@@ -312,6 +321,7 @@ pub struct Cat {
 
 /// `dhow put`.
 #[derive(Debug, Args)]
+#[command(override_usage = "dhow put [OPTIONS] [FILE|-] URL")]
 pub struct Put {
     /// A local file, or `-` for standard input; left out: standard input. Then the file to write.
     #[arg(required = true, num_args = 1..=2, value_name = "[FILE|-] URL")]
@@ -366,6 +376,7 @@ pub struct Rm {
 
 /// `dhow mv`.
 #[derive(Debug, Args)]
+#[command(override_usage = "dhow mv [OPTIONS] URL... DST")]
 pub struct Mv {
     /// What to rename, and its new name, or a directory.
     #[arg(required = true, num_args = 2.., value_name = "URL... DST")]
@@ -383,6 +394,7 @@ pub struct Mv {
 
 /// `dhow ln`.
 #[derive(Debug, Args)]
+#[command(override_usage = "dhow ln [OPTIONS] TARGET URL")]
 pub struct Ln {
     /// An existing file (with -s: any text), and the URL of the link.
     #[arg(required = true, num_args = 2, value_names = ["TARGET", "URL"])]
@@ -483,7 +495,7 @@ pub struct BenchCreate {
     #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set)]
     pub metadata_sync: bool,
     /// How long each row is measured, after a warm-up of a second and ten round trips.
-    #[arg(long, value_name = "T", default_value = "10s", value_parser = dhow_link::parse_time)]
+    #[arg(long, value_name = "T", default_value = "10s", value_parser = parse_seconds)]
     pub seconds: Duration,
     /// How often each row is measured.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -637,6 +649,11 @@ pub fn one_line(error: &clap::Error) -> String {
         let what = what.trim_start_matches('<').split('>').next().unwrap_or_default();
         return format!("{what}: {least} names are needed, {given} was given");
     }
+    if error.kind() == clap::error::ErrorKind::MissingRequiredArgument
+        && let Some(usage) = text.lines().find_map(|l| l.trim().strip_prefix("Usage: "))
+    {
+        return format!("something is missing: {usage}");
+    }
     let mut first = Vec::new();
     let mut tips = Vec::new();
     let mut in_first = true;
@@ -679,6 +696,9 @@ mod tests {
             "unexpected argument '--exprt' found; a similar argument exists: '--export'"
         );
         assert_eq!(line(&["dhow", "cp", "a"]), "SRC... DST: 2 names are needed, 1 was given");
+        assert_eq!(line(&["dhow", "cp"]), "something is missing: dhow cp [OPTIONS] SRC... DST");
+        assert_eq!(line(&["dhow", "cat"]), "something is missing: dhow cat <URL>...");
+        assert_eq!(line(&["dhow", "admin", "revoke"]), "something is missing: dhow admin revoke <STATEID>...");
         assert_eq!(line(&["dhow", "bench"]), "name a command; dhow bench --help lists them");
         assert!(line(&["dhow"]).ends_with("; dhow --help lists them"));
         assert!(line(&["dhow", "bench", "copy", "--size", "big"]).contains("write for example 4096, 64K, 512M or 2G"));
@@ -700,5 +720,9 @@ mod tests {
             panic!("rm")
         };
         assert!(rm.recursive && rm.force);
+        for (text, millis) in [("2", 2000), ("1.5s", 1500), ("200ms", 200)] {
+            assert_eq!(parse_seconds(text), Ok(Duration::from_millis(millis)));
+        }
+        assert!(parse_seconds("2m").is_err() && parse_seconds("").is_err());
     }
 }

@@ -128,6 +128,8 @@ fn servers_that_will_not_are_done_without() {
         };
         let line = said(&[&a.url("x"), &b.url("y")]);
         assert!(line.contains("by readwrite") && line.contains("not by inter: "), "{line}");
+        let which = if std::ptr::eq(a, &without) { "source" } else { "destination" };
+        assert!(line.contains(&format!("{which}: the server does not copy between servers")), "{line}");
         let line = said(&["-r", &a.url(""), &b.url("tree")]);
         assert!(line.contains("by readwrite") && line.contains("not by inter: "), "{line}");
         let line = fails(1, ["cp", "--method", "inter", &a.url("x"), &b.url("z")]);

@@ -16,6 +16,7 @@ fn on_the_command_line() {
         (&[][..], "name a command"),
         (&["serv", "/srv"], "a similar subcommand exists: 'serve'"),
         (&["cp", "only-one"], "SRC... DST: 2 names are needed, 1 was given"),
+        (&["cp"], "something is missing: dhow cp [OPTIONS] SRC... DST"),
         (&["cp", "--method", "quick", "a", "b"], "[possible values: auto, clone, copy, inter, readwrite]"),
         (&["cp", "--jobs", "0", "a", "b"], "0 is not in 1..=4096"),
         (&["ls", "/etc"], "`/etc` is not a URL; write nfs://HOST[:PORT]/PATH"),

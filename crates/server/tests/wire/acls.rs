@@ -208,6 +208,19 @@ async fn refusals() {
         let args = SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: raw };
         assert_eq!(c.status(&[op::put(&f.fh), ArgOp::Setattr(args)]).await, Status::ATTRNOTSUPP);
     }
+    // Nor is anything else that SETATTR could set (5.5, table 5; security labels: RFC 7862 12.2.4) and this server does
+    // not offer, whatever the value.
+    let root = c.walk("").await;
+    let missing = SETTABLE.minus(&all);
+    assert!([SEC_LABEL, RETENTION_SET, MIMETYPE].into_iter().all(|n| missing.contains(n)));
+    for n in missing.iter() {
+        for (values, fh) in [(0, &f.fh), (8, &f.fh), (64, &root)] {
+            let raw = Fattr { mask: Bitmap::of(&[n]), values: vec![0; values].into() };
+            let args = SetattrArgs { stateid: Stateid::ANONYMOUS, attrs: raw };
+            let got = c.status(&[op::put(fh), ArgOp::Setattr(args)]).await;
+            assert_eq!(got, Status::ATTRNOTSUPP, "{n} {:?} with {values} bytes", dhow_proto::v4::attr::name(n));
+        }
+    }
 }
 
 /// Default lists: new objects inherit them, and then the client's umask does not count (RFC 8275 5); where there is none

@@ -626,14 +626,15 @@ async fn many_clients() {
     }
 }
 
-/// A whole slot table in flight, answered in any order.
+/// A whole slot table in flight, as large as there are, answered in any order.
 #[tokio::test]
 async fn every_slot_at_once() {
     let srv = Srv::start().await;
     let mut o = ClientOptions::named("c");
-    o.fore.max_requests = 512;
+    o.fore.max_requests = 2048;
     let mut c = Client::connect(srv.addr, o).await;
     let slots = c.session.granted.fore_chan.max_requests;
+    assert_eq!(slots, 2048);
     let gate = srv.fault.hold(Call::Make);
     let mut xids = Vec::new();
     for slot in 0..slots {

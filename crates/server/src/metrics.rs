@@ -33,6 +33,8 @@ pub struct InterMetrics {
     pub source_setup_calls: AtomicU64,
     /// Sources that are not allowed.
     pub source_refusals: AtomicU64,
+    /// Copies put off because as many sources were connected as may be.
+    pub source_limit_hits: AtomicU64,
     /// Copies refused because too many run.
     pub copy_limit_hits: AtomicU64,
     /// COPY_NOTIFYs for destinations that are not allowed.

@@ -36,6 +36,7 @@ impl ServerShared {
             ("limits.lock_owners_per_open", hits.lock_owners.count()),
             ("limits.locks_per_file", hits.locks.count()),
             ("copy.max_total", hits.copies.count() + n(&own.inter.copy_limit_hits)),
+            ("copy.max_sources", n(&own.inter.source_limit_hits)),
             ("copy.notifies_total", hits.copy_notifies.count()),
         ]
     }

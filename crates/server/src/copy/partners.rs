@@ -251,7 +251,13 @@ async fn one(
     deadline: Instant,
 ) -> Result<InUse, Status> {
     for _ in 0..3 {
-        let source = match shared.partners.sources.acquire(&addr).map_err(|e| answer(&e))? {
+        let acquired = shared.partners.sources.acquire(&addr).map_err(|e| {
+            if matches!(e, SourceError::Full) {
+                count(&shared.metrics.inter.source_limit_hits);
+            }
+            answer(&e)
+        })?;
+        let source = match acquired {
             Acquired::Ready(source) => source,
             Acquired::Wait(waiting) => match tokio::time::timeout_at(deadline, waiting.outcome()).await {
                 Ok(outcome) => outcome.map_err(|e| answer(&e))?,

@@ -78,6 +78,42 @@ async fn unused_connections_make_room() {
     assert_eq!(p.b.running.shared().metrics.inter.source_connects.load(Relaxed), 4);
 }
 
+/// Where every connection is in use a copy from another source is put off, and counted; when one is free it is made
+/// (`copy.max_sources`).
+#[tokio::test]
+async fn a_source_too_many_is_put_off() {
+    let mut p = Pair::with(
+        |_| {},
+        |b| {
+            b.copy.sync_budget = Duration::from_millis(20);
+            b.copy.inter.max_sources = 1;
+        },
+    )
+    .await;
+    let (src, dst) = p.files(1).await;
+    let (_c, mut cc, file) = third(1).await;
+    let gate = p.a.fault.hold(Call::Read);
+    let running = p.begin(&src, &dst).await;
+    gate.arrived(1).await;
+    let root = p.cb.walk("").await;
+    let other = p.cb.create(&root, "other").await;
+    let hits = |p: &Pair| {
+        let hits = p.b.running.shared().limit_hits();
+        hits.into_iter().find(|h| h.0 == "copy.max_sources").expect("a limit of that name").1
+    };
+    let told = notify(&mut cc, &file.fh, file.stateid, to_netloc(p.b.addr)).await.unwrap();
+    for n in 1..=3 {
+        let refused = copy(&mut p.cb, (&file.fh, told.stateid), &other, true, told.source_server.clone()).await;
+        assert_eq!((refused.err(), hits(&p)), (Some(Status::DELAY), n));
+    }
+    gate.open();
+    assert_eq!(poll(&mut p.cb, running).await, (MIB, Status::OK));
+    p.quiet().await;
+    let done = copy(&mut p.cb, (&file.fh, told.stateid), &other, true, told.source_server).await.unwrap();
+    assert_eq!((done.response.count, hits(&p)), (MIB, 3));
+    p.quiet().await;
+}
+
 /// A hole at the end of the source that the destination's filesystem cannot hold: what is told is what is there
 /// (RFC 7862 15.2.3: the bytes that were copied).
 #[tokio::test]

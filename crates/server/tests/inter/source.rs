@@ -234,6 +234,8 @@ async fn a_flood() {
         }
     }
     assert_eq!((p.a.running.shared().state.counts().copy_notifies, refused), (12, 196));
+    let hits = p.a.running.shared().limit_hits();
+    assert!(hits.contains(&("copy.notifies_total", 196)), "{hits:?}");
     p.ca.close(&more).await;
     assert_eq!(p.copy(&src, &dst, true).await.unwrap().response.count, MIB);
 }

@@ -420,6 +420,8 @@ async fn the_longest_compound() {
     ops.push(op::getfh());
     let res = c.run(&ops).await;
     assert_eq!(res.status, Status::TOO_MANY_OPS);
+    let hits = srv.running.shared().limit_hits();
+    assert!(hits.contains(&("limits.operations_per_compound", 1)), "{hits:?}");
 }
 
 /// What is not offered says so: NOTSUPP, never a fault and never silence; SET_SSV, which has no NOTSUPP, INVAL for a

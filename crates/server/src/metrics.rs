@@ -35,7 +35,7 @@ pub struct InterMetrics {
     pub source_refusals: AtomicU64,
     /// Copies put off because as many sources were connected as may be.
     pub source_limit_hits: AtomicU64,
-    /// Copies refused because too many run.
+    /// Copies refused because too many run: those that `copy.max_total` counts and that were between servers.
     pub copy_limit_hits: AtomicU64,
     /// COPY_NOTIFYs for destinations that are not allowed.
     pub destination_refusals: AtomicU64,

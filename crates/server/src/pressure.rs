@@ -35,7 +35,7 @@ impl ServerShared {
             ("limits.delegations", hits.delegations.count()),
             ("limits.lock_owners_per_open", hits.lock_owners.count()),
             ("limits.locks_per_file", hits.locks.count()),
-            ("copy.max_total", hits.copies.count() + n(&own.inter.copy_limit_hits)),
+            ("copy.max_total", hits.copies.count()),
             ("copy.max_sources", n(&own.inter.source_limit_hits)),
             ("copy.notifies_total", hits.copy_notifies.count()),
         ]

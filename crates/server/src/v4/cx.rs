@@ -263,10 +263,7 @@ impl OpCx {
     /// BADHANDLE if nobody here made it, STALE if its export is gone or closed to this caller (the only statuses of
     /// PUTFH that fit, and what knfsd answers).
     pub fn open_handle(&self, wire: &[u8]) -> Result<Fh, Status> {
-        let Some((place, handle)) = self.server.handles.decode(wire) else {
-            count(&self.server.metrics.bad_handles);
-            return Err(Status::BADHANDLE);
-        };
+        let (place, handle) = self.server.handles.decode(wire).ok_or(Status::BADHANDLE)?;
         let export = self.exports.at(place).ok_or(Status::STALE)?;
         self.enter(export, handle, Status::STALE)
     }

@@ -200,6 +200,8 @@ async fn foreign_handles() {
     }
     let res = c.run(&[op::put(&dst.fh), op::getattr(&[0])]).await;
     assert_eq!(last(&res).1, Status::OK, "and all is well");
+    // A handle that a copy brought along is no bad one; those that were answered BADHANDLE are.
+    assert_eq!(p.b.running.shared().metrics.bad_handles.load(Relaxed), 3);
     p.quiet().await;
 }
 
@@ -246,4 +248,6 @@ async fn a_flood_of_copies() {
     // There is room again; how much of it one slice of the time allowed moves is the machine's business.
     assert!(p.copy(&src, &dst, true).await.unwrap().response.count > 0);
     assert_eq!(p.b.running.shared().metrics.inter.copy_limit_hits.load(Relaxed), 50);
+    let hits = p.b.running.shared().limit_hits();
+    assert!(hits.contains(&("copy.max_total", 50)), "each is counted once: {hits:?}");
 }

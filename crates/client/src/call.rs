@@ -47,12 +47,22 @@ pub(crate) struct Request {
     /// The opens that its CLOSEs are of, in their order: told when it goes out, and when it is known not to have closed
     /// them.
     pub(crate) closes: Vec<Arc<OpenState>>,
+    /// It belongs to setting up the session, and is counted there.
+    pub(crate) setup: bool,
 }
 
 impl Request {
     /// Not cached, as the client's own user, of a caller who stays.
     pub(crate) fn new(ops: Vec<ArgOp>) -> Self {
-        Self { ops, cache: false, cred: None, internal: None, caller: Caller::default(), closes: Vec::new() }
+        Self {
+            ops,
+            cache: false,
+            cred: None,
+            internal: None,
+            caller: Caller::default(),
+            closes: Vec::new(),
+            setup: false,
+        }
     }
 
     /// It is about to be sent. `in_time`: the lease has not run out.
@@ -127,7 +137,10 @@ impl Inner {
     /// As [`Inner::execute`], but the answer is returned as it is. `doubt` becomes true when the operations may have
     /// been executed before the execution that was answered.
     async fn execute_once(self: &Arc<Self>, request: &Request, doubt: &mut bool) -> Result<CompoundRes> {
-        self.counters.call(request.ops.iter().map(ArgOp::op));
+        match request.setup {
+            true => add(&self.counters.setup, 1),
+            false => self.counters.call(request.ops.iter().map(ArgOp::op)),
+        }
         for _ in 0..MOST_SESSIONS {
             let session = match &request.internal {
                 Some(session) => Arc::clone(session),

@@ -219,8 +219,17 @@ impl Client {
     ///
     /// When the client is closed or has failed.
     pub async fn session_info(&self) -> Result<SessionInfo> {
-        let session = self.inner.session().await?;
         recover::learn_lease(&self.inner).await?;
+        self.session_begun().await
+    }
+
+    /// As [`Client::session_info`], without a round trip for the length of the lease, which may not be the server's yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::session_info`].
+    pub async fn session_begun(&self) -> Result<SessionInfo> {
+        let session = self.inner.session().await?;
         let (slots, sessions, lease) = {
             let state = self.inner.state.lock();
             (state.pool.limit(), state.pool.sessions(), state.lease.length())

@@ -181,6 +181,8 @@ pub(crate) struct Inner {
     /// Wakes those who wait for a lock to come free (CB_NOTIFY_LOCK).
     pub(crate) lock_freed: Notify,
     pub(crate) counters: Counters,
+    /// Held while the length of the lease is asked for: once is enough.
+    pub(crate) lease_asked: tokio::sync::Mutex<()>,
     pub(crate) offloads: Offloads,
     pub(crate) opens: Opens,
     pub(crate) delegations: Delegations,
@@ -240,6 +242,7 @@ impl Inner {
             lock_freed: Notify::new(),
             counters: Counters::default(),
             offloads: Offloads::default(),
+            lease_asked: tokio::sync::Mutex::default(),
             opens: Opens::default(),
             delegations: Delegations::default(),
             server: Mutex::new(None),

@@ -348,13 +348,14 @@ async fn reclaim_complete(inner: &Arc<Inner>) -> Result<After> {
 
 /// Asks how long the lease is, once in each session.
 pub(crate) async fn learn_lease(inner: &Arc<Inner>) -> Result<()> {
+    let _one_at_a_time = inner.lease_asked.lock().await;
     let epoch = inner.session().await?.epoch;
     if inner.state.lock().lease_known == epoch {
         return Ok(());
     }
     let attr_request = Bitmap::of(&[attr::LEASE_TIME]);
     let ops = vec![ArgOp::PutRootFh, ArgOp::Getattr(GetattrArgs { attr_request })];
-    let res = inner.execute_patiently(Request::new(ops)).await?;
+    let res = inner.execute_patiently(Request { setup: true, ..Request::new(ops) }).await?;
     let mut state = inner.state.lock();
     if let Some(ResOp::Getattr(Ok(ok))) = res.results.last()
         && let Some(seconds) = ok.attrs.lease_time

@@ -65,7 +65,7 @@ impl NfsEndpoint {
             Error::with(ErrorKind::Unreachable, place.clone(), format!("cannot find the address of the server: {e}"))
         })?;
         let client = Client::connect(config).await.map_err(|e| failure(&e, place.clone()))?;
-        let info = client.session_info().await.map_err(|e| failure(&e, place.clone()))?;
+        let info = client.session_begun().await.map_err(|e| failure(&e, place.clone()))?;
         let identity = info.server.map(|s| (s.server_owner.major_id, s.server_scope));
         Ok(Self {
             fs: client.fs(),

@@ -238,24 +238,30 @@ impl Explained {
 }
 
 async fn copy(args: &Cp, places: &mut Places) -> Outcome {
-    let Some((to, sources)) = args.paths.split_last() else {
-        return Err(Failure::usage("name a source and a destination"));
+    let (to, sources, first) = match args.paths.split_last() {
+        Some((to, sources @ [first, ..])) => (to, sources, first),
+        _ => return Err(Failure::usage("name a source and a destination")),
     };
     for argument in &args.paths {
         if argument.to_str().is_some_and(dhow_client::NfsUrl::is_url) {
             parse_url(argument)?;
         }
     }
+    places.connect(std::iter::once(to).chain(sources)).await?;
     let to = places.get(to).await?;
-    let to_meta = found(&to).await?;
-    let into = to_meta.as_ref().is_some_and(|m| m.kind == Kind::Dir);
+    let recursive = args.recursive || args.archive;
+    // What is asked of the first source and of the destination is asked at once.
+    let from = places.get(first).await?;
+    let (to_found, meta) = futures_util::future::join(found(&to), look(&from, recursive)).await;
+    let to_found = to_found?;
+    let mut looked_at = Some((from, meta));
+    let into = to_found.meta.is_some_and(|m| m.kind == Kind::Dir);
     if !into && sources.len() > 1 {
         return Err(Failure::usage(format!("{}: several files are copied into a directory; this is none", to.shown())));
     }
     if !into && to.is_dir && !(args.recursive || args.archive) {
         return Err(Failure::failed(format!("{}: no such directory; make it with dhow mkdir", to.shown())));
     }
-    let recursive = args.recursive || args.archive;
     let kept = costs::Kept::load();
     let known = Arc::new(Costs::new(min_size(args)?, kept.model.clone()));
     let tree = TreeOptions {
@@ -270,8 +276,18 @@ async fn copy(args: &Cp, places: &mut Places) -> Outcome {
     let start = Instant::now();
     let mut code = Code::Failed;
     for source in sources {
-        let from = places.get(source).await?;
-        let done = one(&from, (&to, to_meta.as_ref()), recursive, &tree, &progress, &mut sum).await;
+        let (from, meta) = match looked_at.take() {
+            Some(first) => first,
+            None => {
+                let from = places.get(source).await?;
+                let meta = look(&from, recursive).await;
+                (from, meta)
+            }
+        };
+        let done = match meta {
+            Ok(meta) => one((&from, meta), (&to, &to_found), recursive, &tree, &progress, &mut sum).await,
+            Err(e) => Err(e),
+        };
         if let Err(e) = done {
             bar.above(|| complain(&e));
             let stop = e.is_fatal();
@@ -308,44 +324,67 @@ async fn copy(args: &Cp, places: &mut Places) -> Outcome {
     }
 }
 
-/// Attributes of what is there, a symbolic link followed; `None` if nothing is.
-async fn found(place: &Place) -> Outcome<Option<Meta>> {
-    match place.endpoint.stat_followed(&place.path).await {
+/// What there is at the destination.
+struct Found {
+    /// The name itself.
+    itself: Option<Meta>,
+    /// What it leads to.
+    meta: Option<Meta>,
+}
+
+/// Looks at the destination, in one round trip unless it is a symbolic link.
+async fn found(place: &Place) -> dhow_copy::Result<Found> {
+    let itself = if place.is_dir { None } else { if_any(place.endpoint.stat(&place.path).await)? };
+    let meta = match itself {
+        None if !place.is_dir => None,
+        Some(meta) if meta.kind != Kind::Symlink => Some(meta),
+        _ => if_any(place.endpoint.stat_followed(&place.path).await)?,
+    };
+    Ok(Found { itself, meta })
+}
+
+/// `None` if nothing is there.
+fn if_any(meta: dhow_copy::Result<Meta>) -> dhow_copy::Result<Option<Meta>> {
+    match meta {
         Ok(meta) => Ok(Some(meta)),
         Err(e) if e.kind == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(e.into()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Looks at a source. With -r a symbolic link stays one; without, it is followed, as cp(1) does.
+async fn look(from: &Place, recursive: bool) -> dhow_copy::Result<Meta> {
+    if recursive && !from.is_dir {
+        from.endpoint.stat(&from.path).await
+    } else {
+        from.endpoint.stat_followed(&from.path).await
     }
 }
 
 async fn one(
-    from: &Place,
-    (to, to_meta): (&Place, Option<&Meta>),
+    (from, meta): (&Place, Meta),
+    (to, there): (&Place, &Found),
     recursive: bool,
     options: &TreeOptions,
     progress: &Progress,
     sum: &mut Sum,
 ) -> dhow_copy::Result<()> {
-    // With -r a symbolic link stays one; without, it is followed, as cp(1) does.
-    let meta = if recursive && !from.is_dir {
-        from.endpoint.stat(&from.path).await?
-    } else {
-        from.endpoint.stat_followed(&from.path).await?
-    };
     let mut target = to.path.clone();
-    let mut replaced = to_meta.copied();
-    if to_meta.is_some_and(|m| m.kind == Kind::Dir) {
+    let mut replaced = there.meta;
+    let mut is_named = true;
+    if replaced.is_some_and(|m| m.kind == Kind::Dir) {
         // Content goes into the directory itself.
         if let Some(name) = from.path.file_name().filter(|_| !from.is_content) {
             target.push(name);
             replaced = None;
+            is_named = false;
         }
     }
     if replaced.is_none() || meta.kind != Kind::Dir {
         // Of the name itself: a symbolic link is replaced, not written through.
-        replaced = match to.endpoint.stat(&target).await {
-            Ok(meta) => Some(meta),
-            Err(e) if e.kind == ErrorKind::NotFound => None,
-            Err(e) => return Err(e),
+        replaced = match is_named && !to.is_dir {
+            true => there.itself,
+            false => if_any(to.endpoint.stat(&target).await)?,
         };
     }
     let (from_at, to_at) = ((&from.endpoint, from.path.as_path()), (&to.endpoint, target.as_path()));

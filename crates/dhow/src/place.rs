@@ -3,6 +3,7 @@
 use crate::exit::{Failure, Outcome};
 use dhow_client::NfsUrl;
 use dhow_copy::{Endpoint, Local, NfsEndpoint};
+use futures_util::future::join_all;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -53,6 +54,46 @@ impl Places {
         done
     }
 
+    /// Connects to all the servers that arguments name, at the same time, so that the way to each is waited for once.
+    ///
+    /// # Errors
+    /// That of the first that cannot be reached, or of the first URL that is none.
+    pub async fn connect(&mut self, arguments: impl IntoIterator<Item = &OsString>) -> Outcome {
+        let mut new: Vec<NfsUrl> = Vec::new();
+        for argument in arguments {
+            if argument.to_str().is_some_and(NfsUrl::is_url) {
+                let url = parse_url(argument)?;
+                let key = url.authority();
+                if !self.servers.iter().any(|s| s.0 == key) && !new.iter().any(|u| u.authority() == key) {
+                    new.push(url);
+                }
+            }
+        }
+        let connected = join_all(new.iter().map(NfsEndpoint::connect)).await;
+        let mut failed = None;
+        for (url, done) in new.iter().zip(connected) {
+            match done {
+                Ok(endpoint) => drop(self.add(url.authority(), endpoint).await),
+                Err(e) => failed = failed.or(Some(e)),
+            }
+        }
+        failed.map_or(Ok(()), |e| Err(e.into()))
+    }
+
+    /// Takes up a connection. One server under two names is one server: copies between them stay inside it.
+    async fn add(&mut self, key: String, new: NfsEndpoint) -> Arc<NfsEndpoint> {
+        let known = self.servers.iter().find(|s| s.1.same_server(&new)).map(|s| s.1.clone());
+        let endpoint = match known {
+            Some(known) => {
+                new.close().await;
+                known
+            }
+            None => Arc::new(new),
+        };
+        self.servers.push((key, endpoint.clone()));
+        endpoint
+    }
+
     /// The place that an argument names, a URL or a local path; connects to the server when it is the first time.
     ///
     /// # Errors
@@ -89,18 +130,8 @@ impl Places {
         let endpoint = match self.servers.iter().find(|s| s.0 == key) {
             Some((_, endpoint)) => endpoint.clone(),
             None => {
-                let new = Arc::new(NfsEndpoint::connect(&url).await?);
-                // One server under two names is one server: copies between them stay inside it.
-                let known = self.servers.iter().find(|s| s.1.same_server(&new)).map(|s| s.1.clone());
-                let endpoint = match known {
-                    Some(known) => {
-                        new.close().await;
-                        known
-                    }
-                    None => new,
-                };
-                self.servers.push((key, endpoint.clone()));
-                endpoint
+                let new = NfsEndpoint::connect(&url).await?;
+                self.add(key, new).await
             }
         };
         let path = PathBuf::from(OsStr::from_bytes(url.path()));
@@ -109,13 +140,13 @@ impl Places {
     }
 
     async fn close(self) {
-        let mut closed: Vec<Arc<NfsEndpoint>> = Vec::new();
+        let mut servers: Vec<Arc<NfsEndpoint>> = Vec::new();
         for (_, server) in self.servers {
-            if !closed.iter().any(|c| Arc::ptr_eq(c, &server)) {
-                server.close().await;
-                closed.push(server);
+            if !servers.iter().any(|s| Arc::ptr_eq(s, &server)) {
+                servers.push(server);
             }
         }
+        join_all(servers.iter().map(|server| server.close())).await;
     }
 }
 

@@ -86,6 +86,22 @@ fn servers_copy_by_themselves() {
     assert_eq!(names(&b.dir), ["y"]);
 }
 
+/// On a long way each question is a wait: of a new file and its directory the destination is asked once, and OPEN says the
+/// rest. The other GETATTR is for the lease, which nothing waits for.
+#[test]
+fn nothing_is_asked_twice() {
+    let (a, b) = (server(""), server(""));
+    let cache = tempfile::tempdir().unwrap();
+    put(&a.dir.join("x"), &data(2));
+    cp(cache.path(), &["--method", "inter", &a.url("x"), &b.url("y")]);
+    let state = b.dir.with_file_name("state");
+    let report = json(["admin", "--state-dir", state.to_str().unwrap(), "counters", "--json"]);
+    let count = |op: &str| report["counters"][format!("op.{op}")].as_u64().unwrap_or(0);
+    assert_eq!((count("LOOKUP.errors"), count("GETATTR")), (1, 2), "{report}");
+    assert_eq!((count("OPEN"), count("COPY"), count("CLOSE"), count("RENAME")), (1, 1, 1, 1), "{report}");
+    assert_eq!(count("EXCHANGE_ID"), 1, "{report}");
+}
+
 #[test]
 fn a_tree_goes_directly_file_by_file() {
     let (a, b) = (server(""), server(""));

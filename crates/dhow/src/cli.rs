@@ -281,10 +281,10 @@ pub struct Ls {
     #[arg(short = 'h', long)]
     pub human_readable: bool,
     /// Newest first.
-    #[arg(short = 't')]
+    #[arg(short = 't', overrides_with = "by_size")]
     pub by_time: bool,
-    /// Largest first.
-    #[arg(short = 'S', conflicts_with = "by_time")]
+    /// Largest first. Of -t and -S the last counts.
+    #[arg(short = 'S', overrides_with = "by_time")]
     pub by_size: bool,
     /// The other way round.
     #[arg(short = 'r', long)]
@@ -712,6 +712,10 @@ mod tests {
             panic!("ls")
         };
         assert!(ls.long && ls.all && ls.human_readable && ls.recursive);
+        let Command::Ls(ls) = Cli::try_parse_from(["dhow", "ls", "-lStrd", "nfs://h/"]).unwrap().command else {
+            panic!("ls")
+        };
+        assert!(ls.by_time && !ls.by_size, "as with ls, the last counts");
         let Command::Cp(cp) = Cli::try_parse_from(["dhow", "cp", "-rp", "a", "b", "nfs://h/c"]).unwrap().command else {
             panic!("cp")
         };

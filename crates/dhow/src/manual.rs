@@ -67,6 +67,7 @@ fn print(bytes: &[u8]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn every_command_has_a_page() {
@@ -81,5 +82,44 @@ mod tests {
             let text = String::from_utf8(page(command).unwrap()).unwrap();
             assert!(text.contains(".SH SYNOPSIS") && text.contains(&format!(".TH {name} 1")), "{name}: {text}");
         }
+    }
+
+    /// Every command and configuration that README.md and the pages of the manual show is one that is taken.
+    #[test]
+    fn what_the_manual_shows_is_understood() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages = vec![root.join("README.md")];
+        pages.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|e| e.unwrap().path()));
+        let mut seen = 0;
+        for page in pages {
+            let text = std::fs::read_to_string(&page).unwrap().replace("\\\n", " ");
+            // Every second part lies between fences.
+            let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).collect();
+            for config in blocks.iter().filter_map(|b| b.strip_prefix("toml\n")) {
+                let wrong = crate::config::Config::parse(config, "it").err().map(|e| e.to_string());
+                assert_eq!(wrong, None, "{}: {config}", page.display());
+            }
+            for block in blocks.iter().filter(|b| b.starts_with("sh\n")) {
+                for line in block.lines().map(|l| l.replace("cargo run --release -- ", "dhow ")) {
+                    let command = line.split(['#', '|', '>', ';']).next().unwrap_or_default();
+                    let Some(at) = command.find("dhow ").filter(|at| !command[..*at].contains(['/', '='])) else {
+                        continue;
+                    };
+                    if command.starts_with("cargo") || command.starts_with("podman") {
+                        continue;
+                    }
+                    seen += 1;
+                    let words: Vec<&str> = command[at..].split_whitespace().collect();
+                    let wrong = crate::cli::Cli::try_parse_from(&words).err();
+                    assert!(
+                        wrong.is_none(),
+                        "{}: `{command}`: {}",
+                        page.display(),
+                        crate::cli::one_line(&wrong.unwrap())
+                    );
+                }
+            }
+        }
+        assert!(seen > 40, "{seen} commands were found");
     }
 }

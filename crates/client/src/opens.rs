@@ -718,7 +718,8 @@ pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool
 }
 
 /// What its holder is to be told of an open of which CLOSE said `status`: that it is not known. What was revoked is
-/// acknowledged. What was left was lost before only if its CLOSE was not sent in time. A plain open that is gone is closed, and nobody could tell the difference.
+/// acknowledged. What was left may have been lost before its CLOSE only where that was not sent in time. A plain open
+/// that is gone is closed, and nobody could tell the difference.
 pub(crate) async fn closing_loss(inner: &Arc<Inner>, open: &OpenState, status: Status) -> Option<(Lost, Status)> {
     let (guard, owed) = (open.guard(), open.owed());
     if let Some(in_time) = open.left() {

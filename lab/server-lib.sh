@@ -93,7 +93,7 @@ dhow_start() {
 # servers. Its log is $LOGS/dhow.NS.log.
 dhow_within() {
     local ns=$1; shift
-    printf '[copy]\ninter_server = "on"\nsources = ["10.98.0.0/24"]\ndestinations = ["10.98.0.0/24"]\n' >/tmp/dhow.toml
+    printf '[copy]\ninter_server = "on"\nsources = ["10.98.0.0/16"]\ndestinations = ["10.98.0.0/16"]\n' >/tmp/dhow.toml
     dhow_run "$LOGS/dhow.$ns.log" nsenter --net="/run/netns/$ns" "$DHOW" serve --config /tmp/dhow.toml \
         --listen 0.0.0.0:2049 --state-dir "/run/dhow.$ns" --export "/data=/export/$ns,no_root_squash" "$@"
 }

@@ -1,11 +1,11 @@
 //! A round of every call of the client library against a server, with verification: one line for each check.
 //!
 //! ```text
-//! conformance nfs://HOST[:PORT]/DIRECTORY [ONLY]
+//! conformance [--minor 1] nfs://HOST[:PORT]/DIRECTORY [ONLY]
 //! ```
 //!
 //! Works in a directory of its own below DIRECTORY and removes it at the end. What a server does not offer is printed
-//! as `n/a` and fails nothing. With ONLY, checks whose name lacks it are left out. Exit code 1 when a check failed.
+//! as `n/a` and fails nothing; nor does what the minor version asked for does not have. With ONLY, checks whose name lacks it are left out. Exit code 1 when a check failed.
 
 // Ranges of patterns made a line above.
 #![allow(clippy::indexing_slicing)]
@@ -46,7 +46,7 @@ impl Round {
                 println!("ok   {name:<22} {ms:>6} ms  {note}");
             }
             Ok(Err(e)) => {
-                let unsupported = e.downcast_ref::<Error>().is_some_and(|e| e.is(Status::NOTSUPP));
+                let unsupported = e.downcast_ref::<Error>().is_some_and(not_offered);
                 if unsupported {
                     println!("n/a  {name:<22} {ms:>6} ms  {e}");
                 } else {
@@ -82,9 +82,15 @@ fn pattern(len: usize, seed: u64) -> Bytes {
     out.into()
 }
 
+/// The server has not the operation, or knows no such number (in a minor version before it).
+fn not_offered(e: &Error) -> bool {
+    e.is(Status::NOTSUPP) || e.is(Status::OP_ILLEGAL)
+}
+
 fn is_status<T: std::fmt::Debug>(result: Result<T, Error>, wanted: &[Status]) -> Outcome {
     match result {
         Err(e) if wanted.iter().any(|s| e.is(*s)) => Ok(e.to_string()),
+        Err(e) if not_offered(&e) => Err(e.into()),
         other => Err(format!("wanted {wanted:?}, got {other:?}").into()),
     }
 }
@@ -112,8 +118,18 @@ async fn write_file(fs: &Fs, path: &str, data: Bytes) -> Result<(), Box<dyn std:
     Ok(())
 }
 
-async fn connect(url: &NfsUrl, change: impl FnOnce(&mut ClientConfig)) -> Result<Client, Box<dyn std::error::Error>> {
-    let mut config = ClientConfig::for_url(url).await?;
+/// Where the round runs.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    /// The directory.
+    pub url: &'a NfsUrl,
+    /// The minor versions to be tried, in order.
+    pub minors: &'a [u32],
+}
+
+async fn connect(at: At<'_>, change: impl FnOnce(&mut ClientConfig)) -> Result<Client, Box<dyn std::error::Error>> {
+    let mut config = ClientConfig::for_url(at.url).await?;
+    config.minor_versions = at.minors.to_vec();
     change(&mut config);
     Ok(Client::connect(config).await?)
 }
@@ -122,7 +138,11 @@ async fn connect(url: &NfsUrl, change: impl FnOnce(&mut ClientConfig)) -> Result
 async fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::from_env("DHOW_LOG");
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    let mut minors = vec![2, 1];
+    if args.next_if_eq("--minor").is_some() {
+        minors = args.next().and_then(|n| n.parse().ok()).into_iter().collect();
+    }
     let url: NfsUrl = match args.next().map(|a| a.parse()) {
         Some(Ok(url)) => url,
         Some(Err(e)) => {
@@ -130,11 +150,11 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
         None => {
-            eprintln!("usage: conformance nfs://HOST[:PORT]/DIRECTORY [ONLY]");
+            eprintln!("usage: conformance [--minor N] nfs://HOST[:PORT]/DIRECTORY [ONLY]");
             return ExitCode::from(2);
         }
     };
-    match run(&url, args.next()).await {
+    match run(At { url: &url, minors: &minors }, args.next()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
@@ -145,8 +165,9 @@ async fn main() -> ExitCode {
 }
 
 /// Runs the round; whether all checks passed.
-pub async fn run(url: &NfsUrl, only: Option<String>) -> Result<bool, Box<dyn std::error::Error>> {
-    let client = connect(url, |c| c.connections = 4).await?;
+pub async fn run(at: At<'_>, only: Option<String>) -> Result<bool, Box<dyn std::error::Error>> {
+    let url = at.url;
+    let client = connect(at, |c| c.connections = 4).await?;
     let info = client.session_info().await?;
     println!(
         "session: 4.{}, {} slots, {} operations, requests {}, replies {}, lease {} s",
@@ -165,10 +186,10 @@ pub async fn run(url: &NfsUrl, only: Option<String>) -> Result<bool, Box<dyn std
 
     names(&mut round, &fs).await;
     data(&mut round, &fs).await;
-    locks(&mut round, &fs, url, &work).await;
-    io_under_locks(&mut round, &fs, url, &work).await;
+    locks(&mut round, &fs, at, &work).await;
+    io_under_locks(&mut round, &fs, at, &work).await;
     sparse_and_copies(&mut round, &fs).await;
-    sessions(&mut round, &fs, url).await;
+    sessions(&mut round, &fs, at).await;
 
     round
         .check("tidy", async {
@@ -516,11 +537,11 @@ async fn data(round: &mut Round, fs: &Fs) {
         .await;
 }
 
-async fn locks(round: &mut Round, fs: &Fs, url: &NfsUrl, work: &str) {
+async fn locks(round: &mut Round, fs: &Fs, at: At<'_>, work: &str) {
     round
         .check("locks", async {
-            let other = connect(url, |_| {}).await?;
-            let theirs = other.fs().subtree(url.path()).await?.subtree(work).await?;
+            let other = connect(at, |_| {}).await?;
+            let theirs = other.fs().subtree(at.url.path()).await?.subtree(work).await?;
             let open = OpenOptions::read_write().create(Create::IfMissing, 0o644);
             let (a, b) = (fs.open("locked", &open).await?, theirs.open("locked", &open).await?);
             ensure!(a.try_lock(true, 0, 100).await?.is_none(), "first lock");
@@ -553,11 +574,11 @@ async fn locks(round: &mut Round, fs: &Fs, url: &NfsUrl, work: &str) {
 }
 
 /// I/O with the stateid of a lock (RFC 8881 sections 8.2.5 and 9.1.2), while locks grow, shrink and change their kind.
-async fn io_under_locks(round: &mut Round, fs: &Fs, url: &NfsUrl, work: &str) {
+async fn io_under_locks(round: &mut Round, fs: &Fs, at: At<'_>, work: &str) {
     round
         .check("I/O under locks", async {
-            let other = connect(url, |_| {}).await?;
-            let theirs = other.fs().subtree(url.path()).await?.subtree(work).await?;
+            let other = connect(at, |_| {}).await?;
+            let theirs = other.fs().subtree(at.url.path()).await?.subtree(work).await?;
             let open = OpenOptions::read_write().create(Create::IfMissing, 0o644);
             let (a, b) = (fs.open("under-locks", &open).await?, theirs.open("under-locks", &open).await?);
             ensure!(a.try_lock(true, 0, 100).await?.is_none() && b.try_lock(true, 100, 100).await?.is_none(), "locks");
@@ -752,7 +773,8 @@ async fn sparse_and_copies(round: &mut Round, fs: &Fs) {
         .await;
 }
 
-async fn sessions(round: &mut Round, fs: &Fs, url: &NfsUrl) {
+async fn sessions(round: &mut Round, fs: &Fs, at: At<'_>) {
+    let url = at.url;
     round
         .check("exactly once", async {
             // Connections break all the time while names are made and removed: nothing may be done twice or lost.
@@ -801,7 +823,7 @@ async fn sessions(round: &mut Round, fs: &Fs, url: &NfsUrl) {
                 file.write_all_at(0, Bytes::from_static(b"after!"), StableHow::FILE_SYNC).await?;
                 ensure!(file.read_at(0, 10).await?.data == "after!", "content");
                 let took = start.elapsed();
-                let other = connect(url, |_| {}).await?;
+                let other = connect(at, |_| {}).await?;
                 let theirs = other.fs().open(file.fh(), &OpenOptions::read_write()).await?;
                 ensure!(theirs.try_lock(true, 0, 100).await?.is_some(), "the lock is gone");
                 theirs.close().await?;
@@ -813,7 +835,7 @@ async fn sessions(round: &mut Round, fs: &Fs, url: &NfsUrl) {
     }
     round
         .check("minor version 1", async {
-            let old = connect(url, |c| c.minor_versions = vec![1]).await?;
+            let old = connect(at, |c| c.minor_versions = vec![1]).await?;
             let minor = old.session_info().await?.minor_version;
             ensure!(old.fs().stat(url.path()).await?.is_dir(), "no directory");
             old.close().await?;

@@ -225,6 +225,10 @@ fn explain(status: Status, op: OpNum) -> String {
         Status::NOTEMPTY => "directory not empty",
         Status::DQUOT => "quota used up",
         Status::STALE => "the file is gone from the server (stale handle)",
+        // The answer to a number that the server does not know (RFC 8881 section 18.52): it has not the name either.
+        Status::OP_ILLEGAL if op == OpNum::ILLEGAL => {
+            return "the server does not know this operation; it is newer than the minor version used".into();
+        }
         Status::NOTSUPP | Status::OP_ILLEGAL => return format!("the server does not support {op}"),
         Status::DELAY => "the server is busy with this file and gave no answer for a long time",
         Status::GRACE => "the server is in its grace period after a restart",
@@ -253,6 +257,8 @@ mod tests {
         assert!(e.is(Status::ACCESS) && !e.is(Status::NOENT));
         let e = Error::status(OpNum::CLONE, Status::NOTSUPP);
         assert_eq!(e.to_string(), "the server does not support CLONE");
+        let e = Error::status(OpNum::ILLEGAL, Status::OP_ILLEGAL);
+        assert!(e.to_string().starts_with("the server does not know this operation"), "{e}");
         let e = Error::status(OpNum::LOCK, Status(77)).at("x").at("y");
         assert_eq!(e.to_string(), "x: LOCK failed: Status(77)");
     }

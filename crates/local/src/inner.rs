@@ -371,7 +371,7 @@ fn probe_caps(options: &Options, fs: &Filesystem) -> Caps {
         symlinks: true,
         special: true,
         xattrs,
-        quotas: dhow_sys::quota::of_user(&fs.root, 0).is_ok(),
+        quotas: dhow_sys::quota::can_be_asked(&fs.root),
         acls: crate::acl::supported(&fs.root),
         clone,
         clone_block: if clone { fs.block } else { 0 },

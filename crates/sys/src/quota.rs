@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::{Result, check};
+use crate::{Errno, Result, check};
 
 /// `QCMD(Q_GETQUOTA, USRQUOTA)`.
 const GET_USER: libc::c_long = 0x0080_0007 << 8;
@@ -49,10 +49,22 @@ pub fn of_user(fd: impl AsFd, uid: u32) -> Result<Quota> {
     Ok(Quota { used: block.curspace, hard: bytes(block.bhardlimit), soft: bytes(block.bsoftlimit) })
 }
 
+/// Whether [`of_user`] answers for every user of a filesystem: quotas are kept there, and this thread may ask.
+pub fn can_be_asked(fd: impl AsFd) -> bool {
+    answers(of_user(&fd, 0), of_user(&fd, OTHER))
+}
+
+/// Anybody but the superuser, who may ask for their own quota without any capability.
+const OTHER: u32 = 1;
+
+/// By what is answered for the superuser and for somebody else, of whom there need not be a record yet.
+fn answers(superuser: Result<Quota>, other: Result<Quota>) -> bool {
+    superuser.is_ok() && other != Err(Errno::PERM)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Errno;
     use crate::testdir::TestDir;
 
     #[test]
@@ -62,6 +74,16 @@ mod tests {
                 Ok(quota) => assert!(quota.soft == 0 || quota.hard == 0 || quota.soft <= quota.hard),
                 Err(e) => assert!(matches!(e, Errno::SRCH | Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP), "{e}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_superuser_without_capabilities_cannot_ask_for_others() {
+        let some = || Ok(Quota::default());
+        assert!(answers(some(), some()) && answers(some(), Err(Errno::NOENT)));
+        assert!(!answers(some(), Err(Errno::PERM)), "CAP_SYS_ADMIN was taken from it");
+        for error in [Errno::SRCH, Errno::PERM, Errno::NOSYS] {
+            assert!(!answers(Err(error), Err(error)));
         }
     }
 }

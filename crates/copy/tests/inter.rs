@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 
 const MIB: usize = 1 << 20;
-/// How long a destination waits for one answer of a source.
+/// How long the destination of a link that is cut waits for one answer of the source.
 const CALL_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// A server over files in memory, and an endpoint connected to it.
@@ -38,7 +38,7 @@ async fn site(id: u64, change: impl FnOnce(&mut ServerConfig)) -> Site {
     let inter = &mut config.copy.inter;
     inter.enabled = true;
     (inter.sources, inter.destinations) = (vec!["127.0.0.1".parse().unwrap()], vec!["127.0.0.1".parse().unwrap()]);
-    inter.connector = Some(Arc::new(ClientConnector { call_timeout: CALL_TIMEOUT, ..ClientConnector::default() }));
+    inter.connector = Some(Arc::new(ClientConnector::default()));
     change(&mut config);
     let server = Server::start(config).await.unwrap();
     let url: NfsUrl = format!("nfs://{}/", server.addresses()[0]).parse().unwrap();
@@ -100,6 +100,8 @@ async fn a_cut_link_is_survived() {
     let slow = |b: &mut ServerConfig| {
         b.copy.inter.bandwidth = 8 << 20;
         b.copy.sync_budget = Duration::from_millis(50);
+        let connector = ClientConnector { call_timeout: CALL_TIMEOUT, ..ClientConnector::default() };
+        b.copy.inter.connector = Some(Arc::new(connector));
     };
     let b = site(2, slow).await;
     let bytes = data(16);

@@ -13,7 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// A server of a configuration file that can be changed.
 struct Configured {
@@ -200,19 +201,21 @@ fn before_the_start_and_after_the_stop() {
     let socket = server.state.join("admin");
     assert!(socket.exists());
     // Orders all the time while it stops: each is answered, or there is no server any more.
+    let answered = AtomicU32::new(0);
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            for _ in 0..200 {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(60) {
                 let out = run(["admin", "--state-dir", server.state.to_str().unwrap(), "clients"]);
                 match out.status.code() {
-                    Some(0 | 1) => {}
+                    Some(0 | 1) => answered.fetch_add(1, Ordering::Relaxed),
                     Some(3) => return true,
                     other => panic!("{other:?}: {}", text(&out.stderr)),
-                }
+                };
             }
             false
         });
-        std::thread::sleep(Duration::from_millis(200));
+        until("answers", || answered.load(Ordering::Relaxed) >= 3 || asking.is_finished());
         Server::signal(&server.child, "TERM");
         assert!(asking.join().unwrap(), "it did not stop");
     });

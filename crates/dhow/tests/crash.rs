@@ -13,17 +13,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{dhow, ready};
+use common::{dhow, ready, reserved};
 use dhow_client::NfsUrl;
 
-/// The server over the folders in `place`, at `listen`; with the address it listens on.
-fn serve(place: &Path, listen: &str) -> (Child, String) {
+/// The server over the folders in `place`, at `listen`.
+fn serve(place: &Path, listen: &str) -> Child {
     let export = format!("--export=/={},no_root_squash", place.join("data").display());
     let state = format!("--state-dir={}", place.join("state").display());
     let args = ["serve".to_owned(), export, state, format!("--listen={listen}")];
     let mut child = dhow(args).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-    let addr = ready(&mut child);
-    (child, addr)
+    assert_eq!(ready(&mut child), listen);
+    child
 }
 
 /// SIGKILL, now and then SIGTERM, at moments that look random: before, in and after the time of grace. `LAB_LONG`
@@ -33,7 +33,8 @@ async fn nothing_acknowledged_is_lost_and_no_lock_is_held_twice() {
     let times = if std::env::var_os("LAB_LONG").is_some_and(|v| !v.is_empty()) { 300 } else { 30 };
     let temp = tempfile::tempdir().unwrap();
     std::fs::create_dir(temp.path().join("data")).unwrap();
-    let (mut child, addr) = serve(temp.path(), "127.0.0.1:0");
+    let (_port, addr) = reserved();
+    let mut child = serve(temp.path(), &addr);
     let url: NfsUrl = format!("nfs://{addr}/").parse().unwrap();
     let crashes = async {
         let mut x = 88_172_645_463_325_252_u64;
@@ -50,7 +51,7 @@ async fn nothing_acknowledged_is_lost_and_no_lock_is_held_twice() {
                 child.kill().unwrap();
             }
             child.wait().unwrap();
-            child = serve(temp.path(), &addr).0;
+            child = serve(temp.path(), &addr);
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     };

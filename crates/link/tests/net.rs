@@ -121,6 +121,10 @@ fn a_cut_stops_everything_and_healing_lets_it_go_on() {
     let link = net.link("a", "b").unwrap();
     link.cut().unwrap();
     near.write_all(&[7]).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while link.counts()[0].cut == 0 && Instant::now() < until {
+        std::thread::sleep(10 * MS);
+    }
     far.set_read_timeout(Some(300 * MS)).unwrap();
     let error = far.read(&mut [0]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");

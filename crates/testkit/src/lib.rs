@@ -9,6 +9,7 @@ pub mod dice;
 pub mod fault;
 pub mod link;
 pub mod memfs;
+pub mod port;
 pub mod power;
 pub mod wire;
 

@@ -4,6 +4,7 @@ use dhow_client::{Client, ClientConfig};
 use dhow_server::store::{MemoryStore, StableStore};
 use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
 use dhow_testkit::memfs::{Clock, Options};
+use dhow_testkit::port::Reserved;
 use dhow_testkit::{Fault, MemFs};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub struct Place {
     pub identity: Identity,
     pub lease: Duration,
     pub grace: Duration,
+    pub port: Reserved,
 }
 
 impl Place {
@@ -27,18 +29,19 @@ impl Place {
             fs,
             store: Arc::new(MemoryStore::default()),
             identity: Identity::ephemeral().unwrap(),
+            port: Reserved::new(),
             lease: Duration::from_secs(90),
             grace: Duration::from_secs(20),
         }
     }
 
-    /// The next instance, at `addr` (port 0: any).
+    /// The next instance, at `addr` (port 0: where all instances are, one after the other).
     pub async fn start_at(&self, addr: SocketAddr, change: impl FnOnce(&mut ServerConfig)) -> Running {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let export = ExportConfig { path: "/".into(), backend: self.fault.clone(), options };
         let mut config = ServerConfig::in_memory(vec![export]).unwrap();
         let fresh = Identity::ephemeral().unwrap();
-        config.listen = vec![addr];
+        config.listen = vec![if addr.port() == 0 { self.port.addr() } else { addr }];
         config.identity = Identity { instance: fresh.instance, secret: fresh.secret, ..self.identity.clone() };
         config.store = self.store.clone();
         config.state.lease = self.lease;

@@ -54,6 +54,7 @@ pub struct Server {
     pub addr: String,
     /// The exported directory.
     pub dir: PathBuf,
+    _port: tokio::net::TcpSocket,
     _temp: tempfile::TempDir,
 }
 
@@ -67,15 +68,15 @@ impl Server {
         std::fs::create_dir_all(&dir).unwrap();
         let export = |name: &str, option: &str| format!("--export=/{name}={},no_root_squash{option}", dir.display());
         let state = format!("--state-dir={}", temp.path().join("state").display());
-        let args =
-            ["serve".to_owned(), export("data", ""), export("ro", ",ro"), "--listen=127.0.0.1:0".to_owned(), state];
+        let (port, listen) = reserved();
+        let args = ["serve".to_owned(), export("data", ""), export("ro", ",ro"), format!("--listen={listen}"), state];
         let mut child = dhow(args.iter().map(String::as_str).chain(more.iter().copied()))
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
         let addr = ready(&mut child);
-        Self { child, addr, dir, _temp: temp }
+        Self { child, addr, dir, _port: port, _temp: temp }
     }
 
     /// The URL of a file below `/data`.
@@ -95,6 +96,16 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Where a server is to listen that will be killed and started again there: while the socket lives, the kernel gives the
+/// port to nobody else in between.
+pub fn reserved() -> (tokio::net::TcpSocket, String) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let addr = socket.local_addr().unwrap().to_string();
+    (socket, addr)
 }
 
 /// Waits until a server is ready, and returns where it listens.

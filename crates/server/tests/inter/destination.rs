@@ -5,6 +5,7 @@ use crate::{MIB, Pair, at, copy, copy_op, poll, status_of};
 use dhow_proto::v4::ops::DataContent;
 use dhow_proto::v4::{ArgOp, FileHandle, NetAddr, NetLoc, ResOp, StableHow, Stateid, Status};
 use dhow_testkit::fault::Call;
+use dhow_testkit::port::Reserved;
 use dhow_testkit::wire::op;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -144,7 +145,8 @@ async fn the_first_place_that_works() {
     let (src, dst) = p.files(1).await;
     let told = p.notify(&src).await.unwrap();
     assert!(told.source_server.contains(&at(p.a.addr)[0]));
-    let closed = closed_port().await;
+    let port = closed_port();
+    let closed = port.addr();
     let places = vec![
         NetLoc::Name("nowhere".into()),
         at("192.0.2.1:2049".parse().unwrap())[0].clone(),
@@ -155,9 +157,9 @@ async fn the_first_place_that_works() {
     assert!(p.equal());
 }
 
-pub async fn closed_port() -> std::net::SocketAddr {
-    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    socket.local_addr().unwrap()
+/// A port at which nobody listens, and nobody will.
+pub fn closed_port() -> Reserved {
+    Reserved::new()
 }
 
 /// A handle of another server may be saved for a COPY, and is good for nothing else (RFC 7862 15.2.3).

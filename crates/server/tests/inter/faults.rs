@@ -2,7 +2,7 @@
 
 use crate::destination::closed_port;
 use crate::{MIB, Pair, at, copy, poll, status_of};
-use dhow_proto::v4::ops::OffloadArgs;
+use dhow_proto::v4::ops::{DataContent, OffloadArgs};
 use dhow_proto::v4::{ArgOp, Attrs, Status};
 use dhow_testkit::fault::{Action, Call};
 use dhow_testkit::memfs::Options;
@@ -24,7 +24,8 @@ async fn sources_that_are_none() {
             drop(stream);
         }
     });
-    for there in [closed_port().await, silent_at, rude_at] {
+    let closed = closed_port();
+    for there in [closed.addr(), silent_at, rude_at] {
         for _ in 0..2 {
             let res = copy(&mut p.cb, (&src.fh, told.stateid), &dst, false, at(there)).await;
             assert_eq!(res.unwrap_err(), Status::OFFLOAD_DENIED, "{there}");
@@ -151,7 +152,17 @@ async fn the_parent_is_closed() {
     let id = p.begin(&src, &dst).await;
     gate.arrived(1).await;
     let sent = p.ca.send(0, &[op::put(&src.fh), op::close(src.stateid)]).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Others are told to wait as soon as CLOSE waits for the read.
+    for _ in 0..2000 {
+        let seek = p.ca.send(1, &[op::put(&src.fh), op::seek(src.stateid, 0, DataContent::DATA)]).await;
+        match p.ca.wait(seek).await.status {
+            Status::OK => tokio::time::sleep(Duration::from_millis(5)).await,
+            status => {
+                assert_eq!(status, Status::DELAY);
+                break;
+            }
+        }
+    }
     gate.open();
     assert_eq!(p.ca.wait(sent).await.status, Status::OK);
     let (count, status) = poll(&mut p.cb, id).await;

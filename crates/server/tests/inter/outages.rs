@@ -8,6 +8,7 @@ use dhow_server::store::{MemoryStore, StableStore};
 use dhow_server::{ExportConfig, ExportOptions, Identity, Running, Server, ServerConfig, Squash};
 use dhow_testkit::link::{LinkControl, LinkOptions, link};
 use dhow_testkit::memfs::{Clock, Options};
+use dhow_testkit::port::Reserved;
 use dhow_testkit::wire::{Client, ClientOptions, Open, Wire, op};
 use dhow_testkit::{Fault, MemFs};
 use std::net::SocketAddr;
@@ -172,8 +173,9 @@ struct Home {
     fault: Arc<Fault>,
     store: Arc<dyn StableStore>,
     identity: Identity,
-    /// Where it is found; port 0 until it has started once.
+    /// Where it is found.
     addr: SocketAddr,
+    _port: Reserved,
 }
 
 impl Home {
@@ -181,7 +183,8 @@ impl Home {
         let fs = MemFs::with(Options { clock: Clock::System, id, ..Options::default() });
         let fault = Fault::new(fs.clone());
         let store = Arc::new(MemoryStore::default());
-        Self { fs, fault, store, identity: Identity::ephemeral().unwrap(), addr: ([127, 0, 0, 1], 0).into() }
+        let port = Reserved::new();
+        Self { fs, fault, store, identity: Identity::ephemeral().unwrap(), addr: port.addr(), _port: port }
     }
 
     /// The next instance, where the one before was.
@@ -195,9 +198,7 @@ impl Home {
         config.store = self.store.clone();
         partner(&mut config);
         change(&mut config);
-        let running = Server::start(config).await.unwrap();
-        self.addr = running.addresses()[0];
-        running
+        Server::start(config).await.unwrap()
     }
 }
 

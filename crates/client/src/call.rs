@@ -47,6 +47,8 @@ pub(crate) struct Request {
     /// The opens that its CLOSEs are of, in their order: told when it goes out, and when it is known not to have closed
     /// them.
     pub(crate) closes: Vec<Arc<OpenState>>,
+    /// They were told that it went out.
+    pub(crate) out: AtomicBool,
     /// It belongs to setting up the session, and is counted there.
     pub(crate) setup: bool,
 }
@@ -61,18 +63,23 @@ impl Request {
             internal: None,
             caller: Caller::default(),
             closes: Vec::new(),
+            out: AtomicBool::new(false),
             setup: false,
         }
     }
 
     /// It is about to be sent. `in_time`: the lease has not run out.
     fn goes_out(&self, in_time: bool) {
-        self.closes.iter().for_each(|open| open.close_goes_out(in_time));
+        if !self.out.swap(true, Ordering::AcqRel) {
+            self.closes.iter().for_each(|open| open.close_goes_out(in_time));
+        }
     }
 
     /// What is known of it now, unless an earlier attempt is in doubt: how many of its CLOSEs were executed.
     fn came_back(&self, closed: usize) {
-        self.closes.iter().skip(closed).for_each(|open| open.close_came_back());
+        if self.out.swap(false, Ordering::AcqRel) {
+            self.closes.iter().skip(closed).for_each(|open| open.close_came_back());
+        }
     }
 }
 

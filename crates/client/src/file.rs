@@ -1,6 +1,7 @@
 //! An open file: reading, writing, and what goes with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use dhow_proto::v4::ops::{
@@ -19,6 +20,9 @@ use crate::{Client, Error, Fs, Lost, Place, Result};
 /// Times one call has an open repaired before it is taken for lost: a server that forgets it as often is not to be
 /// asked for ever.
 pub(crate) const MOST_REPAIRS: u32 = 4;
+
+/// How long a CLOSE is tried for that nobody waits for: as long as a server may say that it is to come later.
+const IN_BACKGROUND: Duration = Duration::from_secs(300);
 
 /// Makes an operation name the newest version of its stateid (seqid 0, RFC 8881 section 8.2.2).
 fn take_newest(op: &mut ArgOp) {
@@ -75,7 +79,16 @@ async fn run_closing(
         let sent_at = inner.now();
         let closed = ops.iter().filter(|op| op.op() == OpNum::CLOSE).count();
         let closes = std::iter::once(open).chain(other).take(closed).map(Arc::clone).collect();
-        let mut res = fs.call_closing(ops, cache, closes).await?;
+        let mut res = match fs.call_closing(ops, cache, closes).await {
+            // Nobody knows what became of that CLOSE, but since it was built the open was reclaimed: the server holds it.
+            Err(Error::OutcomeUnknown { op: OpNum::CLOSE })
+                if repairs < MOST_REPAIRS && open.generation() != generation =>
+            {
+                repairs += 1;
+                continue;
+            }
+            res => res?,
+        };
         match classify(res.status) {
             Class::StateLost => {
                 if repairs == MOST_REPAIRS || !fs.restore(open, (generation, sent_at), res.status).await? {
@@ -546,14 +559,21 @@ impl File {
                     close_lost(&self.fs, &self.open).await;
                     break Box::pin(self.gone(with, status)).await.map(|alone| verifier = alone);
                 }
-                // Asked for again in another session, and not known any more: it was closed the first time. What the
-                // COMMIT before it said then is not known.
-                Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) if self.open.left().is_some() => {
+                // Asked for again in another session, and not known any more: it was closed the first time, or lost. What
+                // the COMMIT before it said then is not known.
+                Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) => {
                     break Box::pin(self.gone(with, Status::BAD_STATEID)).await.map(|alone| verifier = alone);
                 }
-                Err(Error::OutcomeUnknown { op: OpNum::CLOSE }) => {
-                    break Box::pin(self.alone(with)).await.map(|alone| verifier = alone);
+                // What comes behind the CLOSE cannot be asked for again, but the CLOSE must be.
+                Err(e @ Error::OutcomeUnknown { .. }) => {
+                    let again = run_on(&self.fs, &self.open, true, |stateid| build(None, stateid, &[]));
+                    if let Err(e) = Box::pin(again).await {
+                        tracing::debug!(error = %e, "cannot close a file again");
+                    }
+                    break Err(e);
                 }
+                // The caller waits no more. What is dropped now is closed in the background.
+                Err(e @ Error::TimedOut(_)) => return (Err(e), None),
                 Err(e) => break Err(e),
             };
             if let Some(ResOp::Commit(Ok(ok))) = tail.results.first() {
@@ -618,23 +638,29 @@ impl Drop for File {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (fs, open) = (self.fs.clone(), Arc::clone(&self.open));
+        let (fs, open) = (self.fs.clone().in_background(), Arc::clone(&self.open));
         open.begin_close();
         runtime.spawn(async move {
-            if let Some(delegation) = open.delegation() {
-                let _ = delegation.give_back().await;
-            }
-            let close = |open_stateid| vec![ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
-            let done = match open.owed() {
-                // The server has nothing to close.
-                Some(_) => Ok(()),
-                None => run_on(&fs, &open, true, close).await.map(drop),
+            let inner = fs.client().inner();
+            let closed = async {
+                if let Some(delegation) = open.delegation() {
+                    let _ = delegation.give_back().await;
+                }
+                let close = |open_stateid| vec![ArgOp::Close(CloseArgs { seqid: 0, open_stateid })];
+                let done = match open.owed() {
+                    // The server has nothing to close.
+                    Some(_) => Ok(()),
+                    None => run_on(&fs, &open, true, close).await.map(drop),
+                };
+                if let Err(e) = done {
+                    tracing::debug!(error = %e, "cannot close a file that was dropped");
+                    close_lost(&fs, &open).await;
+                }
             };
-            if let Err(e) = done {
-                tracing::debug!(error = %e, "cannot close a file that was dropped");
-                close_lost(&fs, &open).await;
-            }
-            fs.client().inner().opens.remove(&open);
+            // A client that is dropped too ends when this does.
+            let most = inner.config.call_timeout.map_or(IN_BACKGROUND, |limit| limit.max(IN_BACKGROUND));
+            let _ = tokio::time::timeout(most, closed).await;
+            inner.opens.remove(&open);
         });
     }
 }

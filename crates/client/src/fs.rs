@@ -201,6 +201,11 @@ impl Fs {
         self.client.to_its_end(|caller| work(Self { caller: Some(caller), ..fs })).await
     }
 
+    /// This tree for calls in a task of their own, which nobody waits for: no time-out ends them.
+    pub(crate) fn in_background(self) -> Self {
+        Self { caller: Some(Caller::default()), ..self }
+    }
+
     /// This tree for calls whose callers may go away.
     pub(crate) fn plain(self) -> Self {
         Self { caller: None, ..self }

@@ -79,10 +79,12 @@ struct Held {
     locks: BTreeMap<Bytes, LockHeld>,
 }
 
-/// A CLOSE that may have been executed.
+/// CLOSEs that may have been executed.
 #[derive(Debug, Clone, Copy)]
 struct Out {
-    /// The lease had not run out when it was first sent: whatever happened to the server before, others had been granted
+    /// Requests that hold one: what is known of one says nothing of another, for which its caller has stopped waiting.
+    requests: u32,
+    /// The lease had not run out when the first was sent: whatever happened to the server before, others had been granted
     /// nothing until then (a grace period is as long as a lease, RFC 8881 section 8.4.2.1).
     in_time: bool,
     /// The server lost its state meanwhile, and the open was not reclaimed.
@@ -195,17 +197,20 @@ impl OpenState {
         self.held.lock().closing = true;
     }
 
-    /// A CLOSE is being sent. `in_time`: the lease has not run out.
+    /// A request with a CLOSE is being sent for the first time. `in_time`: the lease has not run out.
     pub(crate) fn close_goes_out(&self, in_time: bool) {
-        self.held.lock().out.get_or_insert(Out { in_time, left: false });
+        self.held.lock().out.get_or_insert(Out { requests: 0, in_time, left: false }).requests += 1;
     }
 
-    /// The CLOSE was not executed.
+    /// The CLOSE of such a request was not executed.
     pub(crate) fn close_came_back(&self) {
         let mut held = self.held.lock();
-        // Of one that was not reclaimed nothing is left to be closed.
-        if held.out.is_some_and(|out| !out.left) {
-            held.out = None;
+        if let Some(out) = &mut held.out {
+            out.requests = out.requests.saturating_sub(1);
+            // Of one that was not reclaimed nothing is left to be closed.
+            if out.requests == 0 && !out.left {
+                held.out = None;
+            }
         }
     }
 
@@ -219,11 +224,6 @@ impl OpenState {
             }
             None => false,
         }
-    }
-
-    /// When it was left: whether its CLOSE was sent in time.
-    pub(crate) fn left(&self) -> Option<bool> {
-        self.held.lock().out.filter(|out| out.left).map(|out| out.in_time)
     }
 
     /// Whether the file was closed.
@@ -320,17 +320,29 @@ impl OpenState {
         }
     }
 
-    /// It is known under this stateid now; the generation that this begins. `expected`: unless something else replaced
-    /// the stateid since that generation.
-    fn reestablished(&self, stateid: Stateid, expected: Option<u64>) -> Option<u64> {
+    /// It was reclaimed, and is known under this stateid now; the generation that this begins.
+    fn reclaimed(&self, stateid: Stateid) -> u64 {
         let mut held = self.held.lock();
-        if expected.is_some_and(|generation| generation != held.generation) {
-            return None;
-        }
         held.stateid = stateid;
         held.generation += 1;
         held.owed = None;
-        Some(held.generation)
+        held.generation
+    }
+
+    /// It was opened anew under this stateid, unless something else replaced the stateid since the generation `expected`.
+    /// False when it is being closed, which may have been done without this one.
+    fn renewed(&self, stateid: Stateid, expected: Option<u64>) -> bool {
+        let mut held = self.held.lock();
+        if held.closing || held.closed {
+            return false;
+        }
+        if expected.is_none_or(|generation| generation == held.generation) {
+            held.locks.clear();
+            held.stateid = stateid;
+            held.generation += 1;
+            held.owed = None;
+        }
+        true
     }
 
     /// The server revoked everything: there is nothing to reclaim. To be opened anew.
@@ -526,9 +538,8 @@ pub(crate) async fn reclaim_all(inner: &Arc<Inner>, session: &Arc<Session>) -> R
         let previous = OpenClaim::Previous(held);
         match open.reopen(inner, Some(session), previous).await? {
             Ok(stateid) => {
-                if let Some(generation) = open.reestablished(stateid, None) {
-                    open.reclaim_locks(inner, session, (stateid, generation)).await?;
-                }
+                let generation = open.reclaimed(stateid);
+                open.reclaim_locks(inner, session, (stateid, generation)).await?;
             }
             Err(status) => {
                 open.held.lock().owed = Some(status);
@@ -585,20 +596,12 @@ impl OpenState {
             Some(what) => (what, why),
             None if self.is_lost() => return Ok(()),
             None => match self.reopen(inner, None, OpenClaim::Fh).await? {
-                Ok(stateid) if self.is_closing() => {
+                Ok(stateid) if self.renewed(stateid, generation) => return Ok(()),
+                Ok(stateid) => {
                     // Its CLOSE was sent without this.
                     let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: stateid });
                     let ops = vec![ArgOp::PutFh(PutFhArgs { object: self.fh.clone() }), close];
                     return own_failure(inner.execute_patiently(self.request(ops, None)).await).map(drop);
-                }
-                Ok(stateid) => {
-                    let mut held = self.held.lock();
-                    if generation.is_none_or(|generation| generation == held.generation) {
-                        held.locks.clear();
-                    }
-                    drop(held);
-                    self.reestablished(stateid, generation);
-                    return Ok(());
                 }
                 Err(status) => (Lost::Open, status),
             },
@@ -718,30 +721,37 @@ pub(crate) async fn examine(inner: &Arc<Inner>, open: &OpenState) -> Result<bool
 }
 
 /// What its holder is to be told of an open of which CLOSE said `status`: that it is not known. What was revoked is
-/// acknowledged. What was left may have been lost before its CLOSE only where that was not sent in time. A plain open
-/// that is gone is closed, and nobody could tell the difference.
+/// acknowledged. Where a CLOSE was sent before of which nothing is known, that may be why: then something was lost only if
+/// the server lost its state, and that CLOSE was not sent in time. A plain open that is gone is closed, and nobody could
+/// tell the difference.
 pub(crate) async fn closing_loss(inner: &Arc<Inner>, open: &OpenState, status: Status) -> Option<(Lost, Status)> {
     let (guard, owed) = (open.guard(), open.owed());
-    if let Some(in_time) = open.left() {
-        if let (false, Some(what)) = (in_time, guard) {
-            open.lose(inner, what, status);
-        }
-    } else if !open.is_lost() {
-        // Who opens it anew may have to wait for long.
-        let tested = match owed {
-            Some(_) => None,
-            None => {
-                let _one_at_a_time = open.examining.lock().await;
-                test(inner, open).await.ok()
+    let before = open.held.lock().out.filter(|out| out.left || status == Status::BAD_STATEID);
+    match before {
+        // Whatever became of the CLOSE.
+        _ if open.is_lost() => {}
+        Some(out) => {
+            if let (true, false, Some(what)) = (out.left || owed.is_some(), out.in_time, guard) {
+                open.lose(inner, what, status);
             }
-        };
-        let (of_open, of_lock) = tested.map_or((None, None), |t| (t.of_open, t.of_lock));
-        let status = owed.or(of_open).unwrap_or(status);
-        match (of_lock, guard) {
-            (Some(status), _) => open.lose(inner, Lost::Lock, status),
-            (None, _) if status == Status::ADMIN_REVOKED => open.lose(inner, Lost::Open, status),
-            (None, Some(what)) => open.lose(inner, what, status),
-            (None, None) => {}
+        }
+        None => {
+            // Who opens it anew may have to wait for long.
+            let tested = match owed {
+                Some(_) => None,
+                None => {
+                    let _one_at_a_time = open.examining.lock().await;
+                    test(inner, open).await.ok()
+                }
+            };
+            let (of_open, of_lock) = tested.map_or((None, None), |t| (t.of_open, t.of_lock));
+            let status = owed.or(of_open).unwrap_or(status);
+            match (of_lock, guard) {
+                (Some(status), _) => open.lose(inner, Lost::Lock, status),
+                (None, _) if status == Status::ADMIN_REVOKED => open.lose(inner, Lost::Open, status),
+                (None, Some(what)) => open.lose(inner, what, status),
+                (None, None) => {}
+            }
         }
     }
     open.loss()

@@ -97,7 +97,9 @@ fn nothing_is_asked_twice() {
     let state = b.dir.with_file_name("state");
     let report = json(["admin", "--state-dir", state.to_str().unwrap(), "counters", "--json"]);
     let count = |op: &str| report["counters"][format!("op.{op}")].as_u64().unwrap_or(0);
-    assert_eq!((count("LOOKUP.errors"), count("GETATTR")), (1, 2), "{report}");
+    assert_eq!(count("LOOKUP.errors"), 1, "{report}");
+    // Which is not sent at all where the copy is over before.
+    assert!((1..=2).contains(&count("GETATTR")), "{report}");
     assert_eq!((count("OPEN"), count("COPY"), count("CLOSE"), count("RENAME")), (1, 1, 1, 1), "{report}");
     assert_eq!(count("EXCHANGE_ID"), 1, "{report}");
 }

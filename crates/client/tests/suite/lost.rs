@@ -25,6 +25,12 @@ enum Once {
     Denied,
     /// Crashes: everything that was given is forgotten, and nobody knows whether this was executed.
     Crash,
+    /// Executes it, and does not answer.
+    Silence,
+    /// Forgets the session alone, before or after the operation was executed.
+    EndSession {
+        executed: bool,
+    },
 }
 
 /// A server of one client with files of any name, whose state can be revoked.
@@ -58,6 +64,13 @@ struct Fake {
     /// In seconds, if another one than usual.
     lease: Option<u32>,
     delegates: bool,
+    /// What was closed is not known any more.
+    remembers_closed: bool,
+    closed: Vec<[u8; 12]>,
+    /// The session alone ends with the COMPOUND in which such an operation came for the time given, and was executed.
+    after: Vec<(OpNum, usize)>,
+    /// CLOSE is to come later.
+    busy: bool,
 }
 
 type Shared = Arc<Mutex<Fake>>;
@@ -139,6 +152,12 @@ impl Fake {
             ArgOp::Close(a) if !a.open_stateid.is_special() && self.check(&a.open_stateid).is_some() => {
                 ResOp::error(OpNum::CLOSE, self.check(&a.open_stateid).unwrap())
             }
+            ArgOp::Close(_) if self.busy => ResOp::error(OpNum::CLOSE, Status::DELAY),
+            ArgOp::Close(a) if self.remembers_closed => {
+                self.gone.insert(a.open_stateid.other, Status::BAD_STATEID);
+                self.closed.push(a.open_stateid.other);
+                default_result(op).unwrap()
+            }
             ArgOp::TestStateid(a) => {
                 let codes = a.stateids.iter().map(|s| self.check(s).unwrap_or(Status::OK)).collect();
                 ResOp::TestStateid(Ok(TestStateidOk { status_codes: codes }))
@@ -204,12 +223,29 @@ impl Fake {
                     self.crash();
                     return Act::HangUp;
                 }
+                Some(Once::Silence) => {
+                    self.result(op);
+                    return Act::Silence;
+                }
+                Some(Once::EndSession { executed }) => {
+                    if executed {
+                        self.result(op);
+                    }
+                    self.dead = self.sessions;
+                    return Act::HangUp;
+                }
                 Some(Once::Denied) => return Act::Denied(AuthStat::TOOWEAK),
                 Some(Once::Status(status)) => ResOp::error(op.op(), status),
                 None => self.result(op),
             };
             let failed = !res.status().is_ok();
             results.push(res);
+            let times = self.ops(op.op());
+            if let Some(at) = self.after.iter().position(|after| *after == (op.op(), times)) {
+                self.after.remove(at);
+                self.dead = self.sessions;
+                return Act::HangUp;
+            }
             if failed {
                 break;
             }
@@ -734,6 +770,98 @@ async fn what_was_not_closed_is_reclaimed_and_closed() {
             is_lost(done, Lost::Share, Status::NO_GRACE);
         }
     }
+}
+
+/// How many CLOSEs came for opens that the server held.
+fn closed(fake: &Shared) -> usize {
+    let fake = fake.lock().unwrap();
+    let given: std::collections::HashSet<_> = fake.closed.iter().collect();
+    given.len()
+}
+
+/// Sections 2.10.6.1 and 2.10.13.1.4: the session ends with the CLOSE in it, the client ID and its state go on. Executed or
+/// not, the file is closed in the end, also where what came behind the CLOSE cannot be asked for again, and nothing is
+/// called lost.
+#[tokio::test]
+async fn what_is_being_closed_when_a_session_ends_is_closed() {
+    use Closing::*;
+    for how in [Alone, Committed, Named, Dropped, Second, Goodbye] {
+        for executed in [false, true] {
+            for locked in [false, true] {
+                let (_server, fake, client) = serve().await;
+                fake.lock().unwrap().remembers_closed = true;
+                let file = if locked { open_locked(&client).await } else { open_denying(&client).await };
+                let first = first_of(how, &client).await;
+                let opens = 1 + usize::from(first.is_some());
+                fake.lock().unwrap().once.push((OpNum::CLOSE, Once::EndSession { executed }));
+                match (how, close_by(how, &client, file, first).await) {
+                    (Named, Err(Error::OutcomeUnknown { op: OpNum::RENAME })) => {}
+                    (_, done) => done.unwrap_or_else(|e| panic!("{how:?}, executed {executed}: {e}")),
+                }
+                until(|| closed(&fake) == opens).await;
+                assert_eq!(fake.lock().unwrap().reclaimed(), 0);
+            }
+        }
+    }
+}
+
+/// As above, and the second of two files was closed in the lost COMPOUND, with a DENY: that it is not known then is no loss.
+#[tokio::test]
+async fn a_second_file_that_was_closed_is_not_lost() {
+    let (_server, fake, client) = serve().await;
+    fake.lock().unwrap().remembers_closed = true;
+    let (first, second) = (open(&client).await, open_denying(&client).await);
+    {
+        let mut fake = fake.lock().unwrap();
+        fake.after.push((OpNum::CLOSE, 2));
+    }
+    let (dir, name) = (first.fh().clone(), Bytes::from_static);
+    let (named, other) = first.close_both_as(second, None, &dir, name(b"f"), name(b"g")).await;
+    assert!(matches!(named, Err(Error::OutcomeUnknown { op: OpNum::RENAME })), "{named:?}");
+    other.unwrap();
+    assert_eq!(closed(&fake), 2);
+}
+
+/// Section 8.4.2.1: two CLOSEs are out, since a caller gave up waiting for the first, which was executed. That the second was
+/// not says nothing of it: the open may be somebody else's, and is not reclaimed.
+#[tokio::test]
+async fn of_two_closes_the_first_counts_too() {
+    let (_server, fake, client) = serve().await;
+    fake.lock().unwrap().remembers_closed = true;
+    let (file, other) = (open_denying(&client).await, open_denying(&client).await);
+    fake.lock().unwrap().once.push((OpNum::CLOSE, Once::Silence));
+    let waits = tokio::spawn(file.close());
+    until(|| closed(&fake) == 1).await;
+    // The server restarts, and keeps the session.
+    {
+        let mut fake = fake.lock().unwrap();
+        fake.gone.clear();
+        fake.revoke(Status::STALE_STATEID);
+    }
+    waits.abort();
+    until(|| fake.lock().unwrap().ops(OpNum::RECLAIM_COMPLETE) >= 2).await;
+    write(&other).await.unwrap();
+    assert_eq!(fake.lock().unwrap().reclaimed(), 1, "the other one");
+    other.close().await.unwrap();
+}
+
+/// A caller who waits for CLOSE no longer leaves no open behind at the server.
+#[tokio::test]
+async fn a_close_that_takes_too_long_is_done_in_the_background() {
+    let fake = Shared::new(Mutex::new(Fake { remembers_closed: true, ..Fake::default() }));
+    let shared = fake.clone();
+    let server = start(move |req| Some(shared.lock().unwrap().act(req))).await;
+    let mut config = config(server.addr);
+    config.call_timeout = Some(Duration::from_secs(1));
+    let client = Client::connect(config).await.unwrap();
+    let file = open_denying(&client).await;
+    fake.lock().unwrap().busy = true;
+    let done = file.close().await;
+    assert!(matches!(done, Err(Error::TimedOut(_))), "{done:?}");
+    // For longer than a call may take.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    fake.lock().unwrap().busy = false;
+    until(|| closed(&fake) == 1).await;
 }
 
 /// Section 8.4.2.1: the lease had run out when the CLOSE was sent, to a server of which nothing had been heard. Whether

@@ -7,7 +7,7 @@ use crate::exit::{Failure, Outcome, warn};
 use crate::output::{ops, say, say_json, table};
 use crate::place::{Place, Places};
 use crate::scratch::Scratch;
-use crate::words::bytes;
+use crate::words::{bytes, count};
 use dhow_copy::{Calls, Choice, Endpoint, ErrorKind, Known, Method, Options, Progress, Sync};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -204,7 +204,7 @@ async fn measure(args: &BenchCopy, sites: &[Site], filesystem: &str) -> Outcome 
     let mut lines = vec![head.map(str::to_owned).to_vec()];
     lines.extend(rows.iter().map(Row::cells));
     say(table(&lines));
-    say(format!("medians of {} runs in turns; filesystem: {filesystem}", args.runs));
+    say(format!("medians of {} in turns; filesystem: {filesystem}", count(args.runs.into(), "run", "runs")));
     Ok(())
 }
 

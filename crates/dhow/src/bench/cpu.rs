@@ -8,7 +8,7 @@ use crate::exit::{Failure, Outcome};
 use crate::output::{say, say_json, table};
 use crate::place::Places;
 use crate::scratch::Scratch;
-use crate::words::bytes;
+use crate::words::{bytes, count};
 use bytes::Bytes;
 use dhow_copy::Endpoint;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -133,10 +133,10 @@ fn report(args: &BenchCpu, rows: &[Row], total: u64, memory: u64, filesystem: &s
     }
     say(table(&lines));
     say(format!(
-        "dhow / bare loop: read {:.2}, write {:.2}; medians of {} runs in turns; filesystem: {filesystem}",
+        "dhow / bare loop: read {:.2}, write {:.2}; medians of {} in turns; filesystem: {filesystem}",
         ratio("read"),
         ratio("write"),
-        args.runs
+        count(args.runs.into(), "run", "runs")
     ));
 }
 

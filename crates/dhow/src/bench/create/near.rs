@@ -8,6 +8,7 @@ use crate::bench::{Spread, data};
 use crate::cli::BenchCreate;
 use crate::exit::{Failure, Outcome};
 use crate::output::{say, say_json, table};
+use crate::words::count;
 use bytes::Bytes;
 use dhow_client::Client;
 use serde_json::{Value, json};
@@ -152,8 +153,8 @@ fn report(args: &BenchCreate, rows: &[Row], filesystem: &str) {
     say(table(&lines));
     say(format!(
         "one directory / {CLIENTS} directories: dhow {direct:.2}, filesystem {local:.2}, with fsync {synced:.2}; \
-         medians of {} runs in turns; filesystem: {filesystem}",
-        args.runs
+         medians of {} in turns; filesystem: {filesystem}",
+        count(args.runs.into(), "run", "runs")
     ));
 }
 

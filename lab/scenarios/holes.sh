@@ -78,6 +78,6 @@ PY
     cmp /tmp/shaken $m/shaken; cp --sparse=always $m/shaken $m/shaken2; cp --reflink=never $m/shaken $m/shaken3
     again $m /data; cmp /tmp/shaken $m/shaken; cmp /tmp/shaken $m/shaken2; cmp /tmp/shaken $m/shaken3
 }
-check "holes and sparse copies while the server is killed and ended" shaken "$(amount 2 8)" punching "$(amount 150 1500)"
+check "holes and sparse copies while the server is killed and ended" shaken "$(amount 2 8)" punching "$(amount 500 1500)"
 check "unmount" umount $m
 finish

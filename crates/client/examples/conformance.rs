@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Works in a directory of its own below DIRECTORY and removes it at the end. What a server does not offer is printed
-//! as `n/a` and fails nothing; nor does what the minor version asked for does not have. With ONLY, checks whose name lacks it are left out. Exit code 1 when a check failed.
+//! as `n/a` and fails nothing; nor does what the minor version asked for does not have. With ONLY, checks whose name lacks
+//! it are left out. Exit code 1 when a check failed.
 
 // Ranges of patterns made a line above.
 #![allow(clippy::indexing_slicing)]

@@ -17,7 +17,8 @@
 //! have again; killed afterwards, the record is there. A note of the intent, written before a create by name, would be
 //! cheaper by some microseconds, but a file found afterwards could only be guessed to be the one that was meant, by its
 //! time of birth and a clock that can be set. Where a filesystem has no files without a name (NFS, FUSE, older overlays),
-//! or one directory lets none be linked though files can be created there, the record is written right after the create, and a kill in between answers EXIST.
+//! or one directory lets none be linked though files can be created there, the record is written right after the create,
+//! and a kill in between answers EXIST.
 //!
 //! # A machine that loses its power
 //!
